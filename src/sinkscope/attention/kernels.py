@@ -1,0 +1,127 @@
+"""Two ways to get the attention output together with exact column statistics, both in O(chunk x L) memory.
+
+A block of query rows is scored against all keys, turned into probabilities in float32, and handed to a `Tally`, which
+adds what it needs and forgets the rows. The kernels differ in where the output comes from:
+
+- `one-pass`: the output is the product of the same probabilities with the values. Nothing is computed twice, which is
+  what makes watching nearly free on a CPU. It equals SDPA's output to rounding (in half precision it is the more exact
+  of the two, since probabilities stay in float32), not bit for bit.
+- `two-pass`: the output is SDPA's own, bit for bit; scores are computed a second time for the statistics. It is the
+  choice where SDPA runs a fused kernel that is far faster than chunks of torch operations (GPUs), or where not one bit
+  may change.
+
+`docs/watching.md` gives measured costs.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+CHUNK_BYTES = {"cpu": 8 << 20, "cuda": 256 << 20}
+"""Scores held at a time. On a CPU a chunk should stay in the last-level cache; on a GPU it should fill the machine."""
+
+MOST_ROWS = {"cpu": 128, "cuda": 1024}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attention:
+    """The inputs of one attention call.
+
+    query (batch, head, query, dim); key, value (batch, kv_head, key, dim). `mask`: broadcastable to (batch, head,
+    query, key), boolean (True: may be seen) or added to the scores. `causal`: lower-triangular from the first key, no
+    mask given.
+    """
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    mask: torch.Tensor | None
+    causal: bool
+    scale: float
+
+
+class Tally(Protocol):
+    """Whoever wants to see the probabilities pass by."""
+
+    def add(self, start: int, stop: int, probabilities: torch.Tensor) -> None:
+        """Take the rows start:stop, (batch, head, rows, key) float32. Must not keep the tensor: it is reused."""
+
+
+def probability_chunks(attention: Attention) -> Iterator[tuple[int, int, torch.Tensor]]:
+    """Yield (start, stop, probabilities (batch, kv_head, groups * rows, key)) over blocks of query rows.
+
+    Under a causal mask only the keys up to `stop` are scored and yielded. Rows that may see nothing are all zeros, as
+    in SDPA.
+    """
+    batch, heads, queries, dim = attention.query.shape
+    kv_heads, keys = attention.key.shape[1:3]
+    exact = torch.promote_types(attention.query.dtype, torch.float32)
+    query = (attention.query.to(exact) * attention.scale).view(batch, kv_heads, heads // kv_heads, queries, dim)
+    key = attention.key.to(exact).transpose(-1, -2).contiguous()  # (batch, kv_head, dim, key)
+    device = attention.query.device.type
+    row_bytes = batch * heads * keys * exact.itemsize
+    rows = max(16, min(MOST_ROWS.get(device, 128), CHUNK_BYTES.get(device, 8 << 20) // row_bytes))
+    for start in range(0, queries, rows):
+        stop = min(start + rows, queries)
+        seen = stop if attention.causal else keys
+        block = query[:, :, :, start:stop].flatten(2, 3)
+        scores = torch.matmul(block, key[..., :seen]).view(batch, heads, stop - start, seen)
+        dead = _apply_mask(attention, scores, start, stop)
+        probabilities = torch.softmax(scores, dim=-1)
+        if dead is not None:
+            probabilities = probabilities.masked_fill_(dead, 0)
+        yield start, stop, probabilities
+
+
+def _apply_mask(attention: Attention, scores: torch.Tensor, start: int, stop: int) -> torch.Tensor | None:
+    """Mask the scores of rows start:stop in place; returns which rows, (batch, 1 or head, row, 1), may see nothing."""
+    if attention.causal:
+        ahead = torch.ones(stop - start, stop - start, dtype=torch.bool, device=scores.device).triu_(1)
+        scores[..., start:stop].masked_fill_(ahead, -torch.inf)
+        return None
+    if attention.mask is None:
+        return None
+    mask = attention.mask if attention.mask.shape[-2] == 1 else attention.mask[..., start:stop, :]
+    if mask.dtype != torch.bool:
+        scores.add_(mask)
+        return None
+    scores.masked_fill_(mask.logical_not(), -torch.inf)
+    dead = mask.any(-1, keepdim=True).logical_not()
+    return dead if bool(dead.any()) else None
+
+
+def one_pass(attention: Attention, tally: Tally, sdpa: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """Output from the probabilities that are tallied. Returns (batch, query, head, dim). `sdpa` is not called."""
+    del sdpa
+    batch, heads, queries, _ = attention.query.shape
+    kv_heads, dim = attention.value.shape[1], attention.value.shape[-1]
+    exact = torch.promote_types(attention.query.dtype, torch.float32)
+    value = attention.value.to(exact)
+    output = attention.value.new_empty(batch, queries, heads, dim)
+    for start, stop, probabilities in probability_chunks(attention):
+        tally.add(start, stop, probabilities)
+        seen = probabilities.shape[-1]
+        grouped = probabilities.view(batch, kv_heads, -1, seen)
+        mixed = torch.matmul(grouped, value[:, :, :seen]).view(batch, heads, stop - start, dim)
+        output[:, start:stop] = mixed.transpose(1, 2)
+    return output
+
+
+def two_pass(attention: Attention, tally: Tally, sdpa: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """Output of SDPA, bit for bit; the probabilities are computed beside it. Returns (batch, query, head, dim)."""
+    output = sdpa()
+    for start, stop, probabilities in probability_chunks(attention):
+        tally.add(start, stop, probabilities)
+    return output
+
+
+Kernel = Callable[[Attention, Tally, Callable[[], torch.Tensor]], torch.Tensor]
+
+KERNELS: dict[str, Kernel] = {"one-pass": one_pass, "two-pass": two_pass}
+
+
+def default_kernel(device: torch.device) -> str:
+    """The faster kernel for a device."""
+    return "one-pass" if device.type == "cpu" else "two-pass"

@@ -1,0 +1,113 @@
+"""Watch a network's attention inside a `with` block, and leave no trace behind.
+
+    with ss.watch(model) as watched:
+        model.network(input_ids)
+    watched.received          # (layer, batch, head, key), means over queries
+
+Works for a `sinkscope` model and for any transformers network whose attention goes through transformers' attention
+interface. Memory grows with L, never with L x L, unless maps are asked for. On a CPU the default kernel computes the
+output along with the
+statistics: equal to SDPA's to rounding, not to the bit. `kernel="two-pass"` keeps SDPA's output bit for bit and costs
+more.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from sinkscope.attention.function import NAME, observed
+from sinkscope.attention.kernels import KERNELS, default_kernel
+from sinkscope.attention.passes import Pass
+from sinkscope.attention.statistics import Collect, PassStatistics
+from sinkscope.errors import UserError
+from sinkscope.families.model import Model
+
+
+class Watched:
+    """What was seen: the statistics of the latest forward pass, and how many passes there were.
+
+    `collect` may be changed between passes, to keep full maps of some steps only.
+    """
+
+    def __init__(self, collect: Collect) -> None:
+        self.collect = collect
+        self.passes = 0
+        self._last: PassStatistics | None = None
+
+    @property
+    def last(self) -> PassStatistics:
+        """Statistics of the latest forward pass."""
+        if self._last is None:
+            raise UserError("nothing was watched yet: run a forward pass inside the `with watch(...)` block")
+        return self._last
+
+    @property
+    def received(self) -> torch.Tensor:
+        """Received attention of the latest pass, (layer, batch, head, key), means over its real queries."""
+        return self.last.received
+
+    def take(self, statistics: PassStatistics | None) -> None:
+        """Called at the end of every pass."""
+        if statistics is None:
+            raise UserError(
+                "this network's attention does not use transformers' attention interface, so it can't be watched; "
+                "use a model class that supports attn_implementation='sdpa'"
+            )
+        self._last = statistics
+        self.passes += 1
+
+
+@contextmanager
+def watch(
+    model: Model | PreTrainedModel, collect: Collect | None = None, *, kernel: str | None = None
+) -> Iterator[Watched]:
+    """Observe every forward pass of `model` made inside the block.
+
+    collect: what to keep besides received attention. kernel: "one-pass" or "two-pass" (see `attention.kernels`); by
+        default the faster one for the device. Raises `UserError` for an unknown kernel, layers or heads that are not
+        there, a network whose attention can't be seen, and a network that is watched already.
+    """
+    network = model.network if isinstance(model, Model) else model
+    collect = collect or Collect()
+    kernel = kernel or default_kernel(network.device)
+    if kernel not in KERNELS:
+        raise UserError(f"unknown attention kernel {kernel!r}; choose one of {', '.join(KERNELS)}")
+    if network in observed:
+        raise UserError("this network is being watched already; use the outer `with watch(...)` block")
+    _check_maps(network, collect)
+    watched, current = Watched(collect), Pass(kernel)
+    body = network.base_model
+
+    def before(_: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        mask = kwargs.get("attention_mask", args[1] if len(args) > 1 else None)
+        current.begin(watched.collect, mask if isinstance(mask, torch.Tensor) and mask.ndim == 2 else None)
+
+    def after(*_: object) -> None:
+        watched.take(current.finish())
+
+    previous = network.config._attn_implementation
+    hooks = [body.register_forward_pre_hook(before, with_kwargs=True), body.register_forward_hook(after)]
+    modules = list(network.modules())
+    try:
+        if previous != NAME:
+            network.set_attn_implementation(NAME)
+        observed.update(dict.fromkeys(modules, current))
+        yield watched
+    finally:
+        for module in modules:
+            observed.pop(module, None)
+        for hook in hooks:
+            hook.remove()
+        if previous != NAME:
+            network.set_attn_implementation(previous)
+
+
+def _check_maps(network: PreTrainedModel, collect: Collect) -> None:
+    layers, heads = network.config.num_hidden_layers, network.config.num_attention_heads
+    for kind, asked, there in (("layer", collect.map_layers, layers), ("head", collect.map_heads, heads)):
+        absent = [index for index in asked if not 0 <= index < there]
+        if absent:
+            raise UserError(f"no {kind} {absent[0]}: this model has {kind}s 0 to {there - 1}")

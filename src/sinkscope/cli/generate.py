@@ -1,0 +1,76 @@
+"""`sinkscope generate`: run a model's decoding loop on prompts and print what it writes."""
+
+from dataclasses import asdict
+from typing import Any
+
+import typer
+
+from sinkscope.cli import console
+from sinkscope.cli.options import (
+    BatchSize,
+    DecodingOptions,
+    Device,
+    Dtype,
+    Json,
+    Limit,
+    ModelName,
+    PromptFile,
+    PromptText,
+    Revision,
+    open_model,
+    prompts_from,
+    takes_decoding,
+)
+from sinkscope.decoding import encode_prompts, generate
+from sinkscope.decoding.generation import check_prompts, most_steps
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("generate")(takes_decoding(_generate))
+
+
+def _generate(
+    model_name: ModelName,
+    decoding: DecodingOptions,
+    prompt: PromptText = None,
+    prompts: PromptFile = None,
+    limit: Limit = None,
+    batch_size: BatchSize = 1,
+    dtype: Dtype = None,
+    device: Device = None,
+    revision: Revision = None,
+    as_json: Json = False,
+) -> None:
+    """Generate from prompts, with the model's own decoding loop."""
+    given = prompts_from(prompt, prompts, limit)
+    model = open_model(model_name, dtype, device, revision)
+    settings = decoding.settings_for(model)
+    for one in given:
+        check_prompts(model, encode_prompts(model, [one.content]), settings)
+    results: list[dict[str, Any]] = []
+    with console.progress(as_json) as bar:
+        for start in range(0, len(given), batch_size):
+            batch = given[start : start + batch_size]
+            encoded = encode_prompts(model, [one.content for one in batch])
+            task = bar.add_task(f"prompt {start + 1} of {len(given)}", total=most_steps(model, encoded, settings))
+            done = generate(model, encoded, settings, on_step=lambda _, task=task: bar.advance(task))  # type: ignore[misc]
+            bar.remove_task(task)
+            for row, (one, tokens) in enumerate(zip(batch, encoded, strict=True)):
+                sequence = done.sequences[row, done.prompt_length - len(tokens) :].tolist()
+                text = None if done.text is None else done.text[row]
+                passes = done.forward_passes
+                results.append({"id": one.id, "text": text, "sequence": sequence, "forward_passes": passes})
+    if as_json:
+        origin = {
+            "name": model.name,
+            "revision": model.revision,
+            "dtype": str(model.dtype),
+            "device": str(model.device),
+        }
+        console.print_json({"model": origin, "settings": asdict(settings), "results": results})
+        return
+    for result in results:
+        if len(results) > 1:
+            console.out.rule(str(result["id"]), align="left")
+        typer.echo(result["text"] if result["text"] is not None else " ".join(map(str, result["sequence"])))

@@ -1,0 +1,57 @@
+"""`sinkscope info`: what a model is and how it would be decoded, without loading its weights."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from sinkscope.cli import console
+from sinkscope.cli.options import Json, Revision
+from sinkscope.families import PACKAGED, adapters, describe_model
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("info")(_info)
+
+
+def _info(
+    model_name: Annotated[
+        str | None, typer.Argument(metavar="[MODEL]", help="Folder, GGUF file, hub name or packaged model.")
+    ] = None,
+    revision: Revision = None,
+    as_json: Json = False,
+) -> None:
+    """Tell what a model is, without loading its weights. Without MODEL: the families and packaged models there are."""
+    if model_name is None:
+        _list(as_json)
+        return
+    found = asdict(describe_model(model_name, revision=revision))
+    if as_json:
+        console.print_json({**found, "folder": str(found["folder"])})
+        return
+    rows = [[name.replace("_", " "), _told(value)] for name, value in found.items() if value is not None]
+    console.out.print(console.table(str(found["name"]), ["what", "value"], rows))
+
+
+def _list(as_json: bool) -> None:
+    families = {adapter.name: adapter.summary for adapter in adapters()}
+    packaged = {name: {"summary": one.summary, "install": one.install} for name, one in PACKAGED.items()}
+    if as_json:
+        console.print_json({"families": families, "packaged": packaged})
+        return
+    console.out.print(console.table("Families", ["name", "what it loads"], list(families.items())))
+    rows = [[name, one.summary, one.install] for name, one in PACKAGED.items()]
+    console.out.print(console.table("Packaged models", ["name", "what it is", "how to install"], rows))
+
+
+def _told(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}" if value >= 10_000 else str(value)
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={one!r}" if isinstance(key, str) else f"{key} {one}" for key, one in value.items())
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
+    return str(value)

@@ -1,0 +1,85 @@
+"""The `sinkscope` command. A user's mistake is one line on standard error and exit code 2, never a traceback."""
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from sinkscope.errors import UserError
+
+app = typer.Typer(
+    name="sinkscope",
+    help="Watch, test and use attention sinks in diffusion and autoregressive language models.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"sinkscope {version('sinkscope')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Options of every command."""
+
+
+def _add_commands() -> None:
+    # Imported here, so that a mistyped command does not have to wait for torch.
+    from sinkscope.cli import demo, generate, info, sinks, trace
+
+    for module in (info, generate, trace, sinks, demo):
+        module.add_to(app)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit the process."""
+    sys.exit(run(arguments))
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code, 0 or 2."""
+    _quieten_libraries()
+    _add_commands()
+    try:
+        result = app(args=arguments, standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except UserError as error:
+        return _fail(str(error))
+    except typer.TyperException as error:  # usage: an unknown option, a missing argument
+        return _fail(f"{error.format_message()} (sinkscope --help lists commands and options)")
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail("interrupted; finished samples of a trace are kept, go on with --resume")
+    except BrokenPipeError:
+        # The reader of our output went away (`| head`); nothing is wrong, and nothing more can be said.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _fail(message: str) -> int:
+    typer.echo(f"sinkscope: {' '.join(message.split())}", err=True)
+    return 2
+
+
+def _quieten_libraries() -> None:
+    """Progress bars and notices of libraries would come between ours.
+
+    `--json` promises that nothing else is printed.
+    """
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("TQDM_DISABLE", "1")  # GGUF files are unpacked under a bar that transformers can't silence
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]

@@ -1,0 +1,126 @@
+"""Options that several commands take: the model, prompts, and how to generate.
+
+A command asks for `decoding: DecodingOptions` and is wrapped in `takes_decoding`; every field of the class becomes an
+option of the command. An option that is not given leaves the family's own setting.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from sinkscope.decoding import Decoding, Denoising, default_settings
+from sinkscope.decoding.generation import Settings
+from sinkscope.errors import UserError
+from sinkscope.families import Model, load_model
+from sinkscope.trace import Prompt, read_prompts, text_prompt
+
+ModelName = Annotated[
+    str,
+    typer.Argument(metavar="MODEL", help="Folder, GGUF file, hub name, or a packaged model (see `sinkscope info`)."),
+]
+Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16, float16; as stored if left out.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 ...; a GPU if there is one.")]
+Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub model.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+PromptText = Annotated[str | None, typer.Option("--prompt", help="One prompt.")]
+PromptFile = Annotated[
+    str | None,
+    typer.Option("--prompts", metavar="FILE", help="JSON lines with id and prompt or messages; - reads stdin."),
+]
+Limit = Annotated[int | None, typer.Option(min=1, help="Take the first N prompts.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Prompts run together.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodingOptions:
+    """How to generate, as options. None leaves the family's own setting."""
+
+    gen_length: Annotated[int | None, typer.Option(help="Masks to append; 0 fills the masks of the prompt.")] = None
+    block_length: Annotated[int | None, typer.Option(help="Length of a block.")] = None
+    steps: Annotated[int | None, typer.Option(help="Denoising steps over all blocks.")] = None
+    schedule: Annotated[str | None, typer.Option(help="blocks (LLaDA) or dream (timesteps).")] = None
+    confidence: Annotated[str | None, typer.Option(help="max-prob, margin, entropy or random.")] = None
+    threshold: Annotated[float | None, typer.Option(help="Commit all positions at least this confident.")] = None
+    cache: Annotated[str | None, typer.Option(help="prefix or dual block cache.")] = None
+    cfg_scale: Annotated[float | None, typer.Option(help="Classifier-free guidance; 0 is off.")] = None
+    max_new_tokens: Annotated[int | None, typer.Option(help="Tokens to generate (autoregressive models).")] = None
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy.")] = None
+    top_p: Annotated[float | None, typer.Option(help="Keep the likeliest tokens up to this probability.")] = None
+    top_k: Annotated[int | None, typer.Option(help="Keep the k likeliest tokens.")] = None
+    suppress: Annotated[list[int] | None, typer.Option(help="Token id never predicted; may be repeated.")] = None
+    defer: Annotated[list[int] | None, typer.Option(help="Token id committed last; may be repeated.")] = None
+    seed: Annotated[int | None, typer.Option(help="Seed of all noise.")] = None
+
+    def settings_for(self, model: Model) -> Settings:
+        """The family's settings with what was given on the command line."""
+        default = default_settings(model)
+        given = {name: value for name, value in vars(self).items() if value is not None and value != []}
+        known = {field.name for field in fields(default)}
+        foreign = sorted(given.keys() - known)
+        if foreign:
+            kind = "an autoregressive model" if isinstance(default, Decoding) else "a mask-filling model"
+            raise UserError(
+                f"{model.name} is {kind}, which has no --{foreign[0].replace('_', '-')}; see `sinkscope info`"
+            )
+        values = {**vars(default), **given}
+        if isinstance(default, Decoding):
+            return Decoding(**values)
+        return Denoising(**_scaled(values, given))
+
+
+def _scaled(values: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """A length of one's own does not need steps and blocks of one's own.
+
+    One position a step, blocks no longer than it.
+    """
+    if "gen_length" not in given:
+        return values
+    length = values["gen_length"]
+    if "steps" not in given:
+        values["steps"] = None
+    if "block_length" not in given and values["block_length"] is not None and length > 0:
+        values["block_length"] = min(values["block_length"], length)
+    return values
+
+
+def takes_decoding(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the fields of `DecodingOptions` as options, in place of its parameter `decoding`."""
+    hints = get_type_hints(DecodingOptions, include_extras=True)
+    options = [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if field.default is MISSING else field.default,
+            annotation=hints[field.name],
+        )
+        for field in fields(DecodingOptions)
+    ]
+    signature = inspect.signature(command, eval_str=True)
+    own = [parameter for parameter in signature.parameters.values() if parameter.name != "decoding"]
+    own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+
+    @functools.wraps(command)
+    def wrapped(**kwargs: Any) -> None:
+        decoding = DecodingOptions(**{option.name: kwargs.pop(option.name) for option in options})
+        command(decoding=decoding, **kwargs)
+
+    wrapped.__signature__ = signature.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in [*own, *options]}
+    return wrapped
+
+
+def prompts_from(text: str | None, file: str | None, limit: int | None) -> list[Prompt]:
+    """The prompts of `--prompt` or `--prompts`, exactly one of which must be given."""
+    if (text is None) == (file is None):
+        raise UserError("give one of --prompt TEXT and --prompts FILE")
+    prompts = text_prompt(text) if text is not None else read_prompts(str(file))
+    return prompts[:limit]
+
+
+def open_model(name: str, dtype: str | None, device: str | None, revision: str | None) -> Model:
+    """Load a model as the options say."""
+    return load_model(name, dtype=dtype, device=device, revision=revision)

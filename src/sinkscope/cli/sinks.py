@@ -1,0 +1,87 @@
+"""`sinkscope sinks`: find the sinks of a trace and print tables of where they are, what they hold and how they move."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import xarray
+
+from sinkscope.cli import console
+from sinkscope.cli.options import Json
+from sinkscope.errors import UserError
+from sinkscope.sinks import TABLES, SinkReport, SinkRule, make_rule, summarise, table_rows
+from sinkscope.trace import Trace, open_trace
+
+SHOWN = ("overview", "layers", "tokens", "classes", "motion")
+"""Tables that are printed when none is named."""
+
+MOST_ROWS = 40
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("sinks")(_sinks)
+
+
+def _sinks(
+    trace_path: Annotated[Path, typer.Argument(metavar="TRACE", help="Folder that `sinkscope trace` wrote.")],
+    rule: Annotated[str, typer.Option(help="excess, zscore, threshold or top-k.")] = "excess",
+    scale: Annotated[str | None, typer.Option(help="Scale of excess: sum, percent or mean.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Excess over the mean of the others; 3.")] = None,
+    k: Annotated[float | None, typer.Option(help="Of zscore: standard deviations; of top-k: how many.")] = None,
+    value: Annotated[float | None, typer.Option(help="Of threshold: share of attention; 0.3.")] = None,
+    group: Annotated[str, typer.Option(help="Queries that pay the attention: all, masked, prompt, block ...")] = "all",
+    table: Annotated[
+        list[str] | None, typer.Option(help=f"One of {', '.join(TABLES)}, or all; may be repeated.")
+    ] = None,
+    sample: Annotated[list[str] | None, typer.Option(help="Id of a sample; may be repeated. All if left out.")] = None,
+    rows: Annotated[int, typer.Option(min=1, help="Most rows printed of a table.")] = MOST_ROWS,
+    as_json: Json = False,
+) -> None:
+    """Find attention sinks in a trace: where they are, what they hold, how they move."""
+    given = {"scale": scale, "epsilon": epsilon, "k": k, "value": value}
+    made = build_rule(rule, {name: one for name, one in given.items() if one is not None})
+    names = list(TABLES) if as_json and not table else list(table or SHOWN)
+    if "all" in names:
+        names = list(TABLES)
+    trace = open_trace(trace_path)
+    report = summarise(_chosen(trace, sample), made, group, tables=names)
+    if as_json:
+        console.print_json({"trace": str(trace.path), **report.to_dict()})
+        return
+    print_report(report, names, rows)
+
+
+def build_rule(name: str, settings: dict[str, float | str]) -> SinkRule:
+    """The rule with these settings; whole numbers for those that count."""
+    if name == "top-k" and "k" in settings:
+        if settings["k"] != int(settings["k"]):
+            raise UserError(f"top-k takes a whole number, got k={settings['k']}")
+        settings = {**settings, "k": int(settings["k"])}
+    return make_rule(name, **settings)
+
+
+def _chosen(trace: Trace, ids: list[str] | None) -> Iterable[xarray.Dataset]:
+    if not len(trace):
+        raise UserError(f"the trace {trace.path} holds no samples yet")
+    return trace if not ids else [trace[one] for one in ids]
+
+
+def print_report(report: SinkReport, names: Iterable[str], most_rows: int = MOST_ROWS) -> None:
+    """Every table, headed by the rule and the queries that it is of."""
+    settings = ", ".join(f"{name}={value}" for name, value in report.rule.items() if name != "rule")
+    rule = f"{report.rule.get('rule', 'rule')} ({settings})"
+    console.out.print(
+        f"[bold]{report.model.get('name')}[/bold]: {report.samples} samples, {rule}, queries: {report.group}"
+    )
+    for name in names:
+        if name in report.tables:
+            cells = table_rows(report.tables[name])
+            columns, rows = list(cells[0]) if cells else [], [list(row.values()) for row in cells]
+            caption = str(report.tables[name].attrs["about"])
+            if len(rows) > most_rows:
+                caption = f"{caption} ({len(rows) - most_rows} more rows: --rows)"
+            console.out.print(console.table(name, columns, rows[:most_rows], caption=caption))
+        else:
+            console.out.print(f"{name}: {report.absent[name]}")

@@ -1,0 +1,122 @@
+"""`sinkscope trace`: record what attention each token receives while a model generates."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from sinkscope.cli import console
+from sinkscope.cli.options import (
+    BatchSize,
+    DecodingOptions,
+    Device,
+    Dtype,
+    Json,
+    Limit,
+    ModelName,
+    PromptFile,
+    PromptText,
+    Revision,
+    open_model,
+    prompts_from,
+    takes_decoding,
+)
+from sinkscope.errors import UserError
+from sinkscope.trace import Maps, Progress, Recording, Trace, record
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("trace")(takes_decoding(_trace))
+
+
+def _trace(
+    model_name: ModelName,
+    decoding: DecodingOptions,
+    out: Annotated[Path, typer.Option(help="Folder of the trace, a zarr store.")],
+    prompt: PromptText = None,
+    prompts: PromptFile = None,
+    limit: Limit = None,
+    batch_size: BatchSize = 1,
+    precision: Annotated[
+        Literal["float16", "float32"], typer.Option(help="float16: relative error 2^-11 at most.")
+    ] = "float16",
+    by_group: Annotated[
+        Literal["mean", "heads", "none"], typer.Option(help="By group of queries: mean over heads, every head, or not.")
+    ] = "mean",
+    norms: Annotated[bool, typer.Option("--norms", help="Also keep key and value norms.")] = False,
+    entropy: Annotated[bool, typer.Option("--entropy", help="Also keep each query's attention entropy.")] = False,
+    final: Annotated[bool, typer.Option(help="Pass the finished sequence once more whole.")] = True,
+    map_steps: Annotated[str | None, typer.Option(metavar="0,5,...", help="Steps whose full maps are kept.")] = None,
+    map_layers: Annotated[str | None, typer.Option(metavar="0,5,...", help="Layers of those maps; all.")] = None,
+    map_heads: Annotated[str | None, typer.Option(metavar="0,5,...", help="Heads of those maps; all.")] = None,
+    kernel: Annotated[str | None, typer.Option(help="one-pass or two-pass; the faster one.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted trace.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing trace.")] = False,
+    dtype: Dtype = None,
+    device: Device = None,
+    revision: Revision = None,
+    as_json: Json = False,
+) -> None:
+    """Record received attention for every step, layer, head and token."""
+    if resume and overwrite:
+        raise UserError("give one of --resume and --overwrite, not both")
+    given = prompts_from(prompt, prompts, limit)
+    model = open_model(model_name, dtype, device, revision)
+    config = model.network.config
+    recording = Recording(
+        precision=precision,
+        by_group=None if by_group == "none" else by_group,
+        norms=norms,
+        entropy=entropy,
+        final=final,
+        maps=_maps(map_steps, map_layers, map_heads, config.num_hidden_layers, config.num_attention_heads),
+        kernel=kernel,
+    )
+    settings = decoding.settings_for(model)
+    with console.progress(as_json) as bar:
+        samples = bar.add_task("samples", total=len(given))
+        steps = bar.add_task("steps", total=None)
+
+        def observe(now: Progress) -> None:
+            bar.update(samples, completed=now.samples_done)
+            bar.update(steps, completed=now.step, total=now.most_steps)
+
+        trace = record(
+            model, given, settings, out=out, recording=recording, batch_size=batch_size, resume=resume,
+            overwrite=overwrite, observer=observe,
+        )  # fmt: skip
+    _report(trace, as_json)
+
+
+def _maps(steps: str | None, layers: str | None, heads: str | None, all_layers: int, all_heads: int) -> Maps | None:
+    if steps is None:
+        if layers is not None or heads is not None:
+            raise UserError("--map-layers and --map-heads choose among the maps of --map-steps; give --map-steps too")
+        return None
+    return Maps(
+        steps=_numbers("--map-steps", steps),
+        layers=tuple(range(all_layers)) if layers is None else _numbers("--map-layers", layers),
+        heads=tuple(range(all_heads)) if heads is None else _numbers("--map-heads", heads),
+    )
+
+
+def _numbers(option: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise UserError(f"{option} takes whole numbers with commas between them, got {text!r}") from None
+
+
+def _report(trace: Trace, as_json: bool) -> None:
+    size = sum(file.stat().st_size for file in trace.path.rglob("*") if file.is_file())
+    samples = [{"id": header.id, "steps": header.steps, "complete": header.complete} for header in trace.samples]
+    if as_json:
+        console.print_json({"path": str(trace.path), "bytes": size, "samples": samples, **trace.attrs})
+        return
+    rows = [[sample["id"], sample["steps"], trace[number].attrs["text"]] for number, sample in enumerate(samples[:10])]
+    left_out = f", the first 10 of {len(samples)}" if len(samples) > 10 else ""
+    title = f"{trace.path}: {len(samples)} samples, {size / 1e6:.1f} MB{left_out}"
+    console.out.print(
+        console.table(title, ["id", "steps", "text"], rows, caption=f"next: sinkscope sinks {trace.path}")
+    )

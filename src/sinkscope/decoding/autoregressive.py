@@ -1,0 +1,94 @@
+"""Decoding of autoregressive models: one token a step over a key-value cache, a `Step` after each forward pass."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from transformers import DynamicCache
+
+from sinkscope.attention import GROUPS, NOT_COUNTED
+from sinkscope.decoding.canvas import Canvas, Prompts, check_context, encode_prompts, lay_out
+from sinkscope.decoding.forward import Forward
+from sinkscope.decoding.sampling import Sampler, prompt_seeds, row_generators
+from sinkscope.decoding.settings import Decoding
+from sinkscope.decoding.step import Step
+from sinkscope.errors import UserError
+from sinkscope.families import Model
+
+
+def decode(
+    model: Model, prompts: Prompts, settings: Decoding | None = None, *, seeds: Sequence[int] | None = None
+) -> Iterator[Step]:
+    """Generate with an autoregressive model. Step 0 reads the prompt; every later step feeds the one token before it.
+
+    A row ends with an end-of-sequence token of the model, which is kept; afterwards it gets padding and commits
+    nothing.
+    seeds: one seed a prompt, instead of those drawn from `settings.seed` and the prompts. Raises `UserError` before any
+        pass.
+    """
+    settings = settings or default_decoding(model)
+    encoded = encode_prompts(model, prompts)
+    check_decoding(model, encoded, settings)
+    canvas = lay_out(model, encoded, settings.max_new_tokens, model.family.pad_token_id)
+    seeds = prompt_seeds(encoded, settings.seed) if seeds is None else seeds
+    return _steps(model, canvas, settings, row_generators(seeds))
+
+
+def check_decoding(model: Model, encoded: Sequence[Sequence[int]], settings: Decoding) -> None:
+    """Raise `UserError` for prompts, given as token ids, that can't be continued with these settings."""
+    if model.family.bidirectional:
+        raise UserError(
+            f"{model.name} ({model.family.name}) sees in both directions; use `denoise` and Denoising settings"
+        )
+    check_context(model, max(map(len, encoded)), settings.max_new_tokens, "max_new_tokens")
+
+
+def default_decoding(model: Model) -> Decoding:
+    """The family's own way to decode."""
+    return Decoding(**dict(model.family.default_decoding))  # type: ignore[arg-type]
+
+
+@torch.no_grad()
+def _steps(model: Model, canvas: Canvas, settings: Decoding, noise: list[torch.Generator]) -> Iterator[Step]:
+    tokens, real, start = canvas.tokens.clone(), canvas.real, canvas.prompt_length
+    batch = tokens.shape[0]
+    sampler = Sampler(
+        temperature=settings.temperature,
+        top_p=settings.top_p,
+        top_k=settings.top_k,
+        suppress=settings.suppress,
+        never=(),
+        tempered=True,
+    )
+    forward, cache = Forward(model, canvas), DynamicCache(config=model.network.config)
+    ends = torch.tensor(model.family.eos_token_ids, dtype=torch.long, device=tokens.device)
+    running = torch.ones(batch, dtype=torch.bool, device=tokens.device)
+    every_row = torch.arange(batch, device=tokens.device)
+    fed = (0, start)
+    for index in range(settings.max_new_tokens):
+        column = start + index
+        asks = GROUPS.index("prompt" if index == 0 else "committed")
+        counted = real[:, fed[0] : fed[1]] & (running.unsqueeze(-1) | (index == 0))
+        groups = torch.where(counted, asks, NOT_COUNTED)
+        logits = forward(tokens, fed, (column - 1, column), groups, cache)[:, 0]
+        chosen, probabilities = sampler.choose(logits, every_row, noise)
+        seen = tokens[:, :column].clone()
+        tokens[:, column] = torch.where(running, chosen, model.family.pad_token_id)
+        committed = torch.zeros_like(tokens[:, : column + 1], dtype=torch.bool)
+        committed[:, column] = running
+        confidence = torch.full(committed.shape, torch.nan, device=tokens.device)
+        confidence[:, column] = probabilities.gather(-1, chosen.unsqueeze(-1)).squeeze(-1).where(running, torch.nan)
+        running = running & ~torch.isin(chosen, ends)
+        yield Step(
+            index=index,
+            block=0,
+            block_range=(start, tokens.shape[1]),
+            queries=fed,
+            seen=seen,
+            canvas=tokens[:, : column + 1].clone(),
+            committed=committed,
+            confidence=confidence,
+            groups=groups,
+        )
+        if not bool(running.any()):
+            return
+        fed = (column, column + 1)

@@ -1,0 +1,128 @@
+"""From what a user calls a prompt to a left-padded canvas of token ids, with every check that needs the model.
+
+A prompt is a string, a chat (list of messages), or token ids; several of them make a batch. Left padding keeps the
+generated part of all rows in the same columns; positions are counted from the first real token, so a padded row sees
+what it would see alone.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+
+from sinkscope.errors import UserError
+from sinkscope.families import Model
+
+Prompts: TypeAlias = str | Mapping[str, Any] | torch.Tensor | Sequence[Any]
+"""A string, strings, a chat, chats, token ids, lists of token ids, a tensor (batch, position), or a tokenizer's output
+(`input_ids` and `attention_mask`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Canvas:
+    """Token ids and which of them are real. The first `prompt_length` columns hold the prompts, padded on the left."""
+
+    tokens: torch.Tensor  # (batch, position)
+    real: torch.Tensor  # (batch, position) boolean
+    prompt_length: int
+
+    @property
+    def padded(self) -> bool:
+        """Whether any row has padding."""
+        return not bool(self.real.all())
+
+    def positions(self) -> torch.Tensor:
+        """Position of each column in its row, counted from the first real token; (batch, position)."""
+        return (self.real.long().cumsum(-1) - 1).clamp(min=0)
+
+
+def encode_prompts(model: Model, prompts: Prompts) -> list[list[int]]:
+    """Token ids of each prompt.
+
+    Raises `UserError` for empty prompts, ids outside the vocabulary, and text without a tokenizer.
+    """
+    encoded = [_encode(model, prompt) for prompt in split_prompts(prompts)]
+    if not encoded:
+        raise UserError("no prompts were given")
+    vocabulary = vocabulary_size(model)
+    for number, tokens in enumerate(encoded):
+        if not tokens:
+            raise UserError(f"prompt {number} is empty; give at least one token")
+        if min(tokens) < 0 or max(tokens) >= vocabulary:
+            wrong = next(t for t in tokens if not 0 <= t < vocabulary)
+            raise UserError(
+                f"prompt {number} holds token id {wrong}, the model's vocabulary has ids 0 to {vocabulary - 1}"
+            )
+    return encoded
+
+
+def vocabulary_size(model: Model) -> int:
+    """Number of token ids that the network has embeddings for."""
+    weight = model.network.get_input_embeddings().weight
+    assert isinstance(weight, torch.Tensor)
+    return weight.shape[0]
+
+
+def check_context(model: Model, prompt_length: int, new_tokens: int, name: str) -> None:
+    """Refuse what does not fit the model's context. `name`: the setting that asks for `new_tokens`."""
+    total, context = prompt_length + new_tokens, model.family.max_length
+    if total > context:
+        raise UserError(
+            f"a prompt of {prompt_length} tokens and {name} {new_tokens} make {total}, the context is {context}; "
+            f"shorten it or lower {name}"
+        )
+
+
+def lay_out(model: Model, encoded: Sequence[Sequence[int]], new_tokens: int, fill: int) -> Canvas:
+    """A canvas on the model's device: prompts padded on the left, then `new_tokens` columns of `fill`."""
+    longest = max(len(tokens) for tokens in encoded)
+    tokens = torch.full((len(encoded), longest + new_tokens), fill, dtype=torch.long)
+    real = torch.ones_like(tokens, dtype=torch.bool)
+    for row, prompt in enumerate(encoded):
+        padding = longest - len(prompt)
+        tokens[row, :padding] = model.family.pad_token_id
+        tokens[row, padding:longest] = torch.tensor(prompt, dtype=torch.long)
+        real[row, :padding] = False
+    canvas = Canvas(tokens=tokens.to(model.device), real=real.to(model.device), prompt_length=longest)
+    if canvas.padded and model.family.position_offset is None:
+        raise UserError(
+            "without position ids this model can't take prompts of unequal length together; batch them singly"
+        )
+    return canvas
+
+
+def split_prompts(prompts: Prompts) -> list[Any]:
+    """Single prompts, each a string, a list of messages or a list of token ids, from whatever was given."""
+    if isinstance(prompts, str):
+        return [prompts]
+    if isinstance(prompts, Mapping):
+        return _from_tensor(torch.as_tensor(prompts["input_ids"]), prompts.get("attention_mask"))
+    if isinstance(prompts, torch.Tensor):
+        return _from_tensor(prompts, None)
+    if prompts and isinstance(prompts[0], int | Mapping):  # token ids, or the messages of one chat
+        return [prompts]
+    return list(prompts)
+
+
+def _from_tensor(tokens: torch.Tensor, mask: object) -> list[list[int]]:
+    """Rows of (batch, position) token ids, or one row, without what the mask calls padding."""
+    tokens = tokens.unsqueeze(0) if tokens.ndim == 1 else tokens
+    keep = torch.ones_like(tokens) if mask is None else torch.as_tensor(mask).reshape(tokens.shape)
+    return [row[kept].tolist() for row, kept in zip(tokens, keep.bool(), strict=True)]
+
+
+def _encode(model: Model, prompt: Any) -> list[int]:
+    if isinstance(prompt, torch.Tensor):
+        return [int(token) for token in prompt.flatten().tolist()]
+    if not isinstance(prompt, str) and all(isinstance(token, int) for token in prompt):
+        return list(prompt)
+    tokenizer = model.tokenizer
+    if tokenizer is None:
+        raise UserError("this model's folder has no tokenizer; give prompts as token ids")
+    if isinstance(prompt, str):
+        return [int(token) for token in tokenizer(prompt)["input_ids"]]
+    if tokenizer.chat_template is None:
+        raise UserError("this model's tokenizer has no chat template; give the prompt as text instead of messages")
+    chat: Any = tokenizer.apply_chat_template(list(prompt), add_generation_prompt=True, tokenize=True, return_dict=True)
+    return [int(token) for token in chat["input_ids"]]

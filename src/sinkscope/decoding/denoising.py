@@ -1,0 +1,301 @@
+"""The denoising loop of masked diffusion models: LLaDA's blocks, Dream's timesteps, threshold decoding, block caches,
+guidance.
+
+The canvas is the prompt followed by masks. In each step every masked position of the current block is predicted, and
+the most confident predictions are committed; attention is full over the canvas. One loop serves all families: the
+schedule says how many positions a step commits, the confidence rule says which.
+
+    for step in denoise(model, "Question: ...", Denoising(gen_length=64)):
+        step.canvas, step.committed
+
+A masked position is never filled with the mask token, so the loop always ends without masks. Rows of a batch do not
+influence one another. With a cache and a shifted family (Dream), the full pass that begins a block commits the block's
+first position and nothing else, as in Fast-dLLM: its predictor lies outside the block and is not computed again.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from sinkscope.attention import GROUPS, NOT_COUNTED
+from sinkscope.decoding.caches import BlockCache
+from sinkscope.decoding.canvas import Canvas, Prompts, check_context, encode_prompts, lay_out, vocabulary_size
+from sinkscope.decoding.confidence import CONFIDENCE, Candidates
+from sinkscope.decoding.forward import Forward
+from sinkscope.decoding.sampling import Sampler, prompt_seeds, row_generators, uniform_noise
+from sinkscope.decoding.schedules import SCHEDULES, even_share
+from sinkscope.decoding.settings import Denoising
+from sinkscope.decoding.step import Step
+from sinkscope.errors import UserError
+from sinkscope.families import Model
+
+
+def denoise(
+    model: Model, prompts: Prompts, settings: Denoising | None = None, *, seeds: Sequence[int] | None = None
+) -> Iterator[Step]:
+    """Generate with a masked diffusion model or a masked language model, a `Step` after each forward pass.
+
+    seeds: one seed a prompt, instead of those drawn from `settings.seed` and the prompts. Everything is checked before
+        the first pass; raises `UserError`.
+    """
+    if model.family.mask_token_id is None:
+        raise UserError(
+            f"{model.name} is a {model.family.name} and has no mask token; use `decode` and Decoding settings"
+        )
+    settings = settings or default_denoising(model)
+    encoded = encode_prompts(model, prompts)
+    check_denoising(model, encoded, settings)
+    canvas = lay_out(model, encoded, settings.gen_length, model.family.mask_token_id)
+    seeds = prompt_seeds(encoded, settings.seed) if seeds is None else seeds
+    return _Run(model, canvas, settings, row_generators(seeds)).steps()
+
+
+def default_denoising(model: Model) -> Denoising:
+    """The family's own way to decode."""
+    return Denoising(**dict(model.family.default_decoding))  # type: ignore[arg-type]
+
+
+def check_denoising(model: Model, encoded: Sequence[Sequence[int]], settings: Denoising) -> None:
+    """Raise `UserError` for prompts, given as token ids, that can't be denoised with these settings."""
+    if model.family.mask_token_id is None:
+        raise UserError(
+            f"{model.name} is a {model.family.name} and has no mask token; use `decode` and Decoding settings"
+        )
+    check_context(model, max(map(len, encoded)), settings.gen_length, "gen_length")
+    holds_masks = [model.family.mask_token_id in tokens for tokens in encoded]
+    if settings.gen_length == 0 and not all(holds_masks):
+        raise UserError(
+            f"prompt {holds_masks.index(False)} holds no mask to fill; write the mask token in it, or set gen_length"
+        )
+    if settings.cache is not None:
+        if model.family.name == "masked-lm":
+            raise UserError(f"{model.name} is a masked language model without a key-value cache; use cache=None")
+        if any(holds_masks):
+            raise UserError(
+                f"prompt {holds_masks.index(True)} holds a mask token, which a block cache can't fill; use cache=None"
+            )
+    vocabulary = vocabulary_size(model)
+    for name, ids in (("suppress", settings.suppress), ("defer", settings.defer)):
+        wrong = [token for token in ids if not 0 <= token < vocabulary]
+        if wrong:
+            raise UserError(f"{name} names token id {wrong[0]}, the model's vocabulary has ids 0 to {vocabulary - 1}")
+
+
+def most_passes(settings: Denoising, most_masks: int) -> int:
+    """The most forward passes that a generation can take, with at most `most_masks` masks in a prompt.
+
+    Every pass commits something in each row that has masks left; a cached block makes at least two passes.
+    """
+    one_by_one = settings.blocks * max(2, settings.gen_length // settings.blocks) + most_masks
+    return max(one_by_one, settings.steps or 0)
+
+
+@dataclass(frozen=True)
+class _Predictions:
+    """Candidates of a step, in row order: where they are, what they would become, how sure the model is."""
+
+    rows: torch.Tensor
+    columns: torch.Tensor
+    tokens: torch.Tensor
+    scores: torch.Tensor
+
+
+@dataclass(kw_only=True)
+class _Block:
+    """Where the current block stands. `held_back`.
+
+    What threshold decoding still owes to an even schedule, a number a row.
+    """
+
+    number: int
+    bounds: tuple[int, int]
+    fed: tuple[int, int]
+    steps: int
+    masks: list[int]
+    held_back: list[int]
+    cache: BlockCache | None
+    step: int = 0
+
+
+class _Run:
+    """One generation: the canvas as it is now, and what is fixed about it."""
+
+    def __init__(self, model: Model, canvas: Canvas, settings: Denoising, noise: list[torch.Generator]) -> None:
+        self._model = model
+        self._settings = settings
+        self._noise = noise
+        self._prompt_length = canvas.prompt_length
+        self._tokens = canvas.tokens.clone()
+        mask_id = model.family.mask_token_id
+        assert mask_id is not None
+        self._mask_id = mask_id
+        self._real = canvas.real
+        self._generated = (canvas.tokens == mask_id) & canvas.real
+        width = canvas.tokens.shape[1]
+        length = settings.block_length if settings.gen_length and settings.block_length else width
+        columns = torch.arange(width, device=canvas.tokens.device)
+        # Masks inside the prompt belong to the first block.
+        self._block_of = ((columns - canvas.prompt_length).clamp(min=0) // length).expand_as(canvas.tokens)
+        self._block_length = length
+        self._schedule = SCHEDULES[settings.schedule]
+        self._sampler = Sampler(
+            temperature=settings.temperature,
+            top_p=settings.top_p,
+            top_k=settings.top_k,
+            suppress=settings.suppress,
+            never=(mask_id,),
+            tempered=self._schedule.tempered,
+        )
+        guided = canvas if settings.cfg_scale == 0 else _doubled(canvas)
+        self._forward = Forward(model, guided)
+        self._index = 0
+
+    @torch.no_grad()
+    def steps(self) -> Iterator[Step]:
+        """All steps, block after block."""
+        for number in range(self._settings.blocks):
+            block = self._begin(number)
+            while not self._ended(block):
+                yield self._advance(block)
+                if block.cache is not None and block.step == 1:
+                    block.fed = block.cache.hold(*block.bounds)
+
+    def _begin(self, number: int) -> _Block:
+        width = self._tokens.shape[1]
+        first = 0 if self._settings.gen_length == 0 else self._prompt_length + number * self._block_length
+        kind = self._settings.cache
+        at_start = self._open(number).sum(-1).tolist()
+        steps = self._settings.steps
+        return _Block(
+            number=number,
+            bounds=(first, min(first + self._block_length, width)),
+            fed=(0, width),
+            steps=max(1, *at_start) if steps is None else steps // self._settings.blocks,
+            masks=at_start,
+            held_back=[0] * len(at_start),
+            cache=None if kind is None else BlockCache(kind, self._model.network.config.num_hidden_layers),
+        )
+
+    def _ended(self, block: _Block) -> bool:
+        """As in the references: all scheduled steps are made; threshold and cached decoding end when nothing is left.
+
+        A cached block makes at least two passes, the full one and one over the cache.
+        """
+        if self._settings.threshold is None and block.cache is None:
+            return block.step == block.steps
+        return block.step >= (1 if block.cache is None else 2) and not bool(self._open(block.number).any())
+
+    def _advance(self, block: _Block) -> Step:
+        """One forward pass and its commits."""
+        seen = self._tokens.clone()
+        groups = self._groups(block.number)[:, block.fed[0] : block.fed[1]]
+        open_now = self._open(block.number)
+        only_first = block.cache is not None and block.step == 0 and self._model.family.logit_shift
+        if only_first:
+            open_now = open_now & (torch.arange(open_now.shape[1], device=open_now.device) == block.bounds[0])
+        predictions = self._predict(open_now, block.fed, groups, block.cache)
+        chosen = torch.ones_like(predictions.rows, dtype=torch.bool) if only_first else self._choose(predictions, block)
+        rows, columns = predictions.rows[chosen], predictions.columns[chosen]
+        self._tokens[rows, columns] = predictions.tokens[chosen]
+        committed = torch.zeros_like(self._generated)
+        committed[rows, columns] = True
+        confidence = torch.full(seen.shape, torch.nan, device=seen.device)
+        confidence[rows, columns] = predictions.scores[chosen].float()
+        step = Step(
+            index=self._index,
+            block=block.number,
+            block_range=block.bounds,
+            queries=block.fed,
+            seen=seen,
+            canvas=self._tokens.clone(),
+            committed=committed,
+            confidence=confidence,
+            groups=groups,
+        )
+        self._index += 1
+        block.step += 1
+        return step
+
+    def _predict(
+        self, open_now: torch.Tensor, fed: tuple[int, int], groups: torch.Tensor, cache: BlockCache | None
+    ) -> _Predictions:
+        """Predict every open position, (batch, position) boolean."""
+        rows, columns = open_now.nonzero(as_tuple=True)
+        wanted = (int(columns.min()), int(columns.max()) + 1) if len(columns) else (fed[0], fed[0] + 1)
+        logits = self._logits(fed, wanted, groups, cache)[rows, columns - wanted[0]]
+        if not len(rows):
+            return _Predictions(rows, columns, rows, logits.new_zeros(0))
+        tokens, probabilities = self._sampler.choose(logits, rows, self._noise)
+        uniform = uniform_noise(rows, self._noise) if self._settings.confidence == "random" else torch.zeros(len(rows))
+        candidates = Candidates(probabilities=probabilities, tokens=tokens, uniform=uniform)
+        scores = CONFIDENCE[self._settings.confidence].score(candidates)
+        if self._settings.defer:
+            late = torch.isin(tokens, torch.tensor(self._settings.defer, device=tokens.device))
+            scores = scores.masked_fill(late, -torch.inf)
+        return _Predictions(rows, columns, tokens, scores)
+
+    def _logits(
+        self, fed: tuple[int, int], wanted: tuple[int, int], groups: torch.Tensor, cache: BlockCache | None
+    ) -> torch.Tensor:
+        """Logits (batch, wanted column, token), guided if asked for."""
+        if self._settings.cfg_scale == 0:
+            return self._forward(self._tokens, fed, wanted, groups, cache)
+        blind = self._tokens.masked_fill(self._real & ~self._generated, self._mask_id)
+        both = torch.cat([self._tokens, blind])
+        conditional, unconditional = self._forward(both, fed, wanted, groups.repeat(2, 1), cache).chunk(2)
+        return unconditional + (self._settings.cfg_scale + 1) * (conditional - unconditional)
+
+    def _choose(self, predictions: _Predictions, block: _Block) -> torch.Tensor:
+        """Which predictions are committed, (candidate,) boolean; every row of the batch decides for itself.
+
+        Equal confidences are common (top-p makes certainties), and the references leave them to `torch.topk` over a row
+        of the canvas. So do we, on the CPU and over the row without its padding: the choice is theirs, and depends
+        neither on the batch nor on the device.
+        """
+        rows, columns, scores = predictions.rows.cpu(), predictions.columns.cpu(), predictions.scores.cpu()
+        width, padding = self._tokens.shape[1], (~self._real).sum(-1).tolist()
+        chosen = torch.zeros(len(rows), dtype=torch.bool)
+        for row in range(len(block.masks)):
+            members = (rows == row).nonzero().flatten()
+            if not len(members):
+                continue
+            laid_out = torch.full((width - padding[row],), -torch.inf, dtype=scores.dtype)
+            laid_out[columns[members] - padding[row]] = scores[members].clamp(min=torch.finfo(scores.dtype).min)
+            picked = self._pick(laid_out, len(members), row, block) + padding[row]
+            chosen[members] = torch.isin(columns[members], picked)
+        return chosen.to(predictions.rows.device)
+
+    def _pick(self, scores: torch.Tensor, candidates: int, row: int, block: _Block) -> torch.Tensor:
+        """Positions to commit in one row. scores (position,): -inf where nothing is to be committed."""
+        threshold = self._settings.threshold
+        if threshold is None:
+            count = self._schedule.count(block.step, block.steps, candidates, block.masks[row])
+            return scores.topk(count).indices
+        most = candidates
+        if self._schedule.even_threshold:
+            share = even_share(block.step, block.steps, block.masks[row]) if block.step < block.steps else 0
+            most = min(candidates, max(1, share + block.held_back[row]))
+        best = scores.topk(most)
+        sure = best.values >= threshold
+        sure[0] = True
+        block.held_back[row] = most - int(sure.sum())
+        return best.indices[sure]
+
+    def _open(self, block: int) -> torch.Tensor:
+        """Positions that may be committed now, (batch, position): masked, and not in a later block."""
+        return (self._tokens == self._mask_id) & self._generated & (self._block_of <= block)
+
+    def _groups(self, block: int) -> torch.Tensor:
+        """Who is who, (batch, position): an index into `GROUPS`, or `NOT_COUNTED`."""
+        masked = self._tokens == self._mask_id
+        inside = torch.where(masked, GROUPS.index("block-masked"), GROUPS.index("block-committed"))
+        label = torch.where(self._block_of < block, GROUPS.index("committed"), inside)
+        label = torch.where(self._block_of > block, GROUPS.index("later"), label)
+        label = torch.where(self._generated, label, GROUPS.index("prompt"))
+        return torch.where(self._real, label, NOT_COUNTED)
+
+
+def _doubled(canvas: Canvas) -> Canvas:
+    """The canvas twice over, for guidance: conditional rows first."""
+    return Canvas(tokens=canvas.tokens.repeat(2, 1), real=canvas.real.repeat(2, 1), prompt_length=canvas.prompt_length)

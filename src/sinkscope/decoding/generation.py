@@ -1,0 +1,104 @@
+"""`generate`: run a decoding loop to its end and hand back sequences and text."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from sinkscope.decoding.autoregressive import check_decoding, decode, default_decoding
+from sinkscope.decoding.canvas import Prompts, encode_prompts
+from sinkscope.decoding.denoising import check_denoising, default_denoising, denoise, most_passes
+from sinkscope.decoding.settings import Decoding, Denoising
+from sinkscope.decoding.step import Step
+from sinkscope.errors import UserError
+from sinkscope.families import Model
+
+Settings = Denoising | Decoding
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """What came out. Rows are left-padded to the longest prompt.
+
+    Autoregressive rows that ended early are padded on the right.
+    """
+
+    sequences: torch.Tensor  # (batch, position) token ids, prompt and generation
+    prompt_length: int  # columns that hold the (padded) prompts
+    text: list[str] | None  # what was generated, special tokens left out; None without a tokenizer
+    forward_passes: int
+    history: list[torch.Tensor] | None  # the canvas after each step, (batch, position), if asked for
+
+
+def generate(
+    model: Model,
+    prompts: Prompts,
+    settings: Settings | None = None,
+    *,
+    history: bool = False,
+    on_step: Callable[[Step], None] | None = None,
+) -> Generation:
+    """Generate from prompts with the family's decoding loop.
+
+    settings: `Denoising` for diffusion and masked models, `Decoding` for autoregressive ones; None takes the family's
+        own.
+    history: keep the canvas after each step. on_step: called with each `Step`, for progress bars.
+    """
+    encoded = encode_prompts(model, prompts)
+    canvases: list[torch.Tensor] = []
+    last: Step | None = None
+    for last in run(model, encoded, settings):
+        if history:
+            canvases.append(last.canvas)
+        if on_step is not None:
+            on_step(last)
+    assert last is not None
+    longest = max(map(len, encoded))
+    return Generation(
+        sequences=last.canvas,
+        prompt_length=longest,
+        text=read_text(model, last.canvas, longest),
+        forward_passes=last.index + 1,
+        history=canvases if history else None,
+    )
+
+
+def run(
+    model: Model, prompts: Prompts, settings: Settings | None, *, seeds: Sequence[int] | None = None
+) -> Iterator[Step]:
+    """The decoding loop that fits the model, with settings that must fit it too."""
+    settings = settings or default_settings(model)
+    if isinstance(settings, Denoising):
+        return denoise(model, prompts, settings, seeds=seeds)
+    return decode(model, prompts, settings, seeds=seeds)
+
+
+def default_settings(model: Model) -> Settings:
+    """The family's own way to decode."""
+    return default_decoding(model) if model.family.mask_token_id is None else default_denoising(model)
+
+
+def check_prompts(model: Model, encoded: Sequence[Sequence[int]], settings: Settings) -> None:
+    """Raise `UserError` for prompts, given as token ids, that don't go with the model and the settings."""
+    if isinstance(settings, Denoising):
+        check_denoising(model, encoded, settings)
+    else:
+        check_decoding(model, encoded, settings)
+
+
+def most_steps(model: Model, encoded: Sequence[Sequence[int]], settings: Settings) -> int:
+    """The most steps that generating from these prompts together can take."""
+    if isinstance(settings, Decoding):
+        return settings.max_new_tokens
+    return most_passes(settings, max(list(tokens).count(model.family.mask_token_id or -1) for tokens in encoded))
+
+
+def read_text(model: Model, sequences: torch.Tensor, prompt_length: int) -> list[str] | None:
+    """The generated part as text; the whole where masks of the prompt were filled."""
+    if model.tokenizer is None:
+        return None
+    start = prompt_length if sequences.shape[1] > prompt_length else 0
+    texts = model.tokenizer.batch_decode(sequences[:, start:], skip_special_tokens=True)
+    if not isinstance(texts, list):
+        raise UserError(f"the tokenizer of {model.name} can't decode a batch")
+    return texts

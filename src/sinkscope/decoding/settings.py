@@ -1,0 +1,133 @@
+"""How to generate: the two settings objects. The object is its configuration; the command line only builds such
+objects.
+
+Checks that need nothing but the settings happen when the object is made; those that need the model or the prompts
+happen before the first forward pass (`decoding.canvas`).
+"""
+
+from dataclasses import dataclass
+
+from sinkscope.decoding.confidence import CONFIDENCE
+from sinkscope.decoding.schedules import SCHEDULES
+from sinkscope.errors import UserError
+
+CACHES = ("prefix", "dual")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Denoising:
+    """Decoding of a masked diffusion model, or of any masked language model.
+
+    gen_length: masks appended to the prompt; 0 fills the masks that the prompt holds.
+    block_length: blocks are finished from left to right; None makes the whole generation one block.
+    steps: denoising steps, divided evenly over the blocks; None commits one position a step.
+    schedule: how many positions a step commits, "blocks" (LLaDA) or "dream" (Dream's timesteps).
+    confidence: which positions come first: "max-prob", "margin", "entropy" (negative entropy) or "random".
+    threshold: commit every position whose confidence is at least this, and always the best one (Fast-dLLM). With the
+        "dream" schedule no step commits more than its even share and what earlier steps held back.
+    cache: None, "prefix" (keys and values before the block are kept) or "dual" (those after it too) (Fast-dLLM).
+    cfg_scale: classifier-free guidance, logits = un + (scale + 1)(cond - un) with the prompt masked in `un`; 0 is off.
+    temperature: Gumbel noise in float64; 0 is greedy. top_p, top_k: keep the smallest set of tokens with this
+        probability, or the best k; they change confidences too, also when greedy.
+    suppress: token ids that are never predicted. defer: ids that may be predicted but are committed last (LLaDA's
+        `logits_eos_inf` and `confidence_eos_eot_inf`).
+    seed: noise depends on it, on the prompt, and on nothing else: not on the batch, not on the device.
+    """
+
+    gen_length: int = 128
+    block_length: int | None = 32
+    steps: int | None = 128
+    schedule: str = "blocks"
+    confidence: str = "max-prob"
+    threshold: float | None = None
+    cache: str | None = None
+    cfg_scale: float = 0.0
+    temperature: float = 0.0
+    top_p: float | None = None
+    top_k: int | None = None
+    suppress: tuple[int, ...] = ()
+    defer: tuple[int, ...] = ()
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "suppress", tuple(self.suppress))
+        object.__setattr__(self, "defer", tuple(self.defer))
+        _one_of("schedule", self.schedule, tuple(SCHEDULES))
+        _one_of("confidence", self.confidence, tuple(CONFIDENCE))
+        if self.cache is not None:
+            _one_of("cache", self.cache, CACHES)
+        _at_least("gen_length", self.gen_length, 0)
+        if self.gen_length == 0 and self.cache is not None:
+            raise UserError("a block cache needs gen_length > 0; to fill the masks of a prompt use cache=None")
+        if self.block_length is not None and self.gen_length > 0:
+            _at_least("block_length", self.block_length, 1)
+            _divides("gen_length", self.gen_length, "block_length", self.block_length)
+        if self.steps is not None:
+            _at_least("steps", self.steps, 1)
+            _divides("steps", self.steps, "the number of blocks", self.blocks)
+        if self.threshold is not None:
+            _in_range("threshold", self.threshold, 0.0, 1.0)
+            if not CONFIDENCE[self.confidence].is_probability:
+                raise UserError(
+                    f"threshold compares probabilities, confidence {self.confidence!r} is none; use max-prob or margin"
+                )
+        _check_sampling(self.temperature, self.top_p, self.top_k)
+        if self.cfg_scale < 0:
+            raise UserError(f"cfg_scale must be at least 0, got {self.cfg_scale}")
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks."""
+        if self.gen_length == 0 or self.block_length is None:
+            return 1
+        return self.gen_length // self.block_length
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoding:
+    """Decoding of an autoregressive model, one token a step over a key-value cache.
+
+    temperature 0 is greedy. Generation of a prompt ends with an end-of-sequence token of the model, which is kept.
+    """
+
+    max_new_tokens: int = 128
+    temperature: float = 0.0
+    top_p: float | None = None
+    top_k: int | None = None
+    suppress: tuple[int, ...] = ()
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "suppress", tuple(self.suppress))
+        _at_least("max_new_tokens", self.max_new_tokens, 1)
+        _check_sampling(self.temperature, self.top_p, self.top_k)
+
+
+def _check_sampling(temperature: float, top_p: float | None, top_k: int | None) -> None:
+    if not 0 <= temperature < float("inf"):
+        raise UserError(f"temperature must be a number of at least 0, got {temperature}")
+    if top_p is not None:
+        _in_range("top_p", top_p, 0.0, 1.0)
+    if top_k is not None:
+        _at_least("top_k", top_k, 1)
+
+
+def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise UserError(f"unknown {name} {value!r}; choose one of {', '.join(known)}")
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise UserError(f"{name} must be at least {least}, got {value}")
+
+
+def _in_range(name: str, value: float, low: float, high: float) -> None:
+    if not low < value <= high:
+        raise UserError(f"{name} must be above {low:g} and at most {high:g}, got {value:g}")
+
+
+def _divides(name: str, value: int, by: str, divisor: int) -> None:
+    if value % divisor:
+        nearest = max(divisor, round(value / divisor) * divisor)
+        raise UserError(f"{name} {value} is not divisible by {by} ({divisor}); use {nearest}, for example")

@@ -1,0 +1,33 @@
+"""What a decoding loop yields after each forward pass. Recording, interventions and progress bars hang on it."""
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One forward pass and what was committed after it.
+
+    Columns are those of the left-padded batch. An autoregressive canvas grows by one column a step: `seen` has one
+    column less than `canvas`.
+    """
+
+    index: int
+    """Number of the forward pass, from 0."""
+    block: int
+    """Number of the current block, from 0 (always 0 for autoregressive models)."""
+    block_range: tuple[int, int]
+    """Columns of the current block, first and one past the last."""
+    queries: tuple[int, int]
+    """Columns fed in this pass, first and one past the last; fewer than all with a cache."""
+    seen: torch.Tensor
+    """(batch, position) the token ids that the model saw."""
+    canvas: torch.Tensor
+    """(batch, position) the token ids after the commits."""
+    committed: torch.Tensor
+    """(batch, position) boolean, the positions committed now."""
+    confidence: torch.Tensor
+    """(batch, position) float32, confidence of what was committed now, NaN elsewhere."""
+    groups: torch.Tensor
+    """(batch, query) who asks: index into `attention.GROUPS`, -1 for padding."""

@@ -1,0 +1,102 @@
+"""A2D: autoregressive Qwen2 and Qwen3 models turned into masked diffusion models (dllm's Tiny-A2D).
+
+The network is the stock one, weight for weight; only the causal mask is gone and the tokenizer has gained a mask
+token, whose id stands nowhere else. dllm's masked-diffusion sampler does not shift the logits for these
+(`right_shift_logits=False`).
+
+Misleads: block-diffusion checkpoints (bd3lm) carry the same `model_type`; they load, but were trained with a block-wise
+mask that this family does not apply.
+"""
+
+from __future__ import annotations
+
+from transformers import (
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from sinkscope.errors import UserError
+from sinkscope.families.base import (
+    BLOCKS,
+    Adapter,
+    Body,
+    Family,
+    eos_ids,
+    library_config,
+    pad_id,
+    register,
+    special_ids,
+    vocabulary_holds,
+    without_causal_mask,
+)
+from sinkscope.families.checkpoint import Checkpoint
+from sinkscope.families.fields import Allowed, refuse_surprises, token_id
+from sinkscope.families.tokenizers import read_qwen_tokenizer
+
+_ALLOWED: Allowed = {
+    "quantization_config": (None, (None,)),
+    "hidden_act": ("silu", ("silu",)),
+    "use_sliding_window": (False, (False, None)),
+    "loophole_enabled": (False, (False,)),
+}
+"""A sliding window is refused because the reference replaces every mask by the padding mask, and so never had one."""
+
+_COMPUTED = (r"rotary_emb\.inv_freq$",)  # follows from rope_theta
+
+
+def _body(checkpoint: Checkpoint, network_class: type[PreTrainedModel], config_class: type[PreTrainedConfig]) -> Body:
+    refuse_surprises(checkpoint.config, _ALLOWED, network_class.__name__)
+    config = without_causal_mask(library_config(checkpoint, config_class))
+    return Body(network_class=network_class, config=config, surplus=_COMPUTED)
+
+
+def _mask(checkpoint: Checkpoint, size: int, tokenizer: PreTrainedTokenizerBase | None) -> int:
+    named = None if tokenizer is None else tokenizer.mask_token_id
+    mask = token_id(checkpoint.config, "mask_token_id") if named is None else named
+    if mask is None:
+        raise UserError(
+            f"{checkpoint.name}: no mask token: neither a tokenizer with one nor mask_token_id in config.json"
+        )
+    vocabulary_holds(mask, size, "mask_token_id", checkpoint.name)
+    return mask
+
+
+def _family(
+    name: str, checkpoint: Checkpoint, skeleton: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None
+) -> Family:
+    config = skeleton.config
+    mask = _mask(checkpoint, config.vocab_size, tokenizer)
+    return Family(
+        name=name,
+        bidirectional=True,
+        logit_shift=False,
+        mask_token_id=mask,
+        special_ids=special_ids(checkpoint.config, tokenizer, mask),
+        eos_token_ids=eos_ids(checkpoint.config, tokenizer),
+        pad_token_id=pad_id(checkpoint.config, config, tokenizer),
+        position_offset=0,
+        max_length=config.max_position_embeddings,
+        default_decoding=BLOCKS,
+    )
+
+
+def _register(name: str, network_class: type[PreTrainedModel], config_class: type[PreTrainedConfig]) -> None:
+    register(
+        Adapter(
+            name=name,
+            summary=f"A2D: {network_class.__name__} without the causal mask, mask token from the tokenizer",
+            claims=lambda checkpoint: checkpoint.config.get("model_type") == name,
+            body=lambda checkpoint: _body(checkpoint, network_class, config_class),
+            tokenizer=read_qwen_tokenizer,
+            family=lambda checkpoint, skeleton, tokenizer: _family(name, checkpoint, skeleton, tokenizer),
+        )
+    )
+
+
+_register("a2d-qwen2", Qwen2ForCausalLM, Qwen2Config)
+_register("a2d-qwen3", Qwen3ForCausalLM, Qwen3Config)

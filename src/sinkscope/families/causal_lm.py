@@ -1,0 +1,83 @@
+"""Autoregressive language models: whatever transformers loads as one, from safetensors or from a GGUF file.
+
+GGUF weights are taken out of their quantisation on loading, into float32 unless told otherwise; that costs four bytes a
+parameter, many times the file. Misleads: what is watched is then the de-quantised model, with the rounding of the file.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from sinkscope.errors import UserError
+from sinkscope.families.base import Adapter, Body, Family, eos_ids, pad_id, register, special_ids
+from sinkscope.families.checkpoint import Checkpoint
+from sinkscope.families.fields import Allowed, refuse_surprises
+from sinkscope.families.native import COMPUTED, context_length, is_causal, native_config, position_offset
+from sinkscope.families.tokenizers import read_stock_tokenizer
+
+_ALLOWED: Allowed = {"is_causal": (True, (True, None)), "add_cross_attention": (False, (False, None))}
+
+_BUFFERS = (
+    *COMPUTED,
+    r"\.attn(\.attention)?\.(bias|masked_bias)$",  # the causal triangle that GPT-2 and GPT-Neo used to store
+)
+
+
+def _gguf_config(checkpoint: Checkpoint) -> PreTrainedConfig:
+    try:
+        config: PreTrainedConfig = AutoConfig.from_pretrained(checkpoint.folder, gguf_file=checkpoint.gguf)
+    except ImportError as error:
+        raise UserError(
+            f"{checkpoint.name}: GGUF files need more packages; run: pip install 'sinkscope[gguf]'"
+        ) from error
+    except (OSError, ValueError, KeyError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise UserError(f"{checkpoint.name}: transformers cannot read this GGUF file: {reason}") from error
+    return config
+
+
+def _body(checkpoint: Checkpoint) -> Body:
+    refuse_surprises(checkpoint.config, _ALLOWED, "an autoregressive model")
+    config = native_config(checkpoint) if checkpoint.gguf is None else _gguf_config(checkpoint)
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise UserError(f"{checkpoint.name}: model_type={config.model_type!r} is not a causal language model")
+    network_class: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    return Body(network_class=network_class, config=config, native_names=False, surplus=_BUFFERS)
+
+
+def _family(checkpoint: Checkpoint, skeleton: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> Family:
+    config = skeleton.config
+    stated = checkpoint.config if checkpoint.gguf is None else config.to_dict()
+    return Family(
+        name="causal-lm",
+        bidirectional=False,
+        logit_shift=False,
+        mask_token_id=None,
+        special_ids=special_ids(stated, tokenizer),
+        eos_token_ids=eos_ids(stated, tokenizer),
+        pad_token_id=pad_id(stated, config, tokenizer),
+        position_offset=position_offset(skeleton),
+        max_length=context_length(skeleton, tokenizer),
+        default_decoding={"max_new_tokens": 128, "temperature": 0.0},
+    )
+
+
+register(
+    Adapter(
+        name="causal-lm",
+        summary="autoregressive models that transformers knows: Llama, Qwen, GPT-2 ..., GGUF files too",
+        claims=is_causal,
+        body=_body,
+        tokenizer=read_stock_tokenizer,
+        family=_family,
+        rank=2,
+    )
+)

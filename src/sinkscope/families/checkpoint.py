@@ -1,0 +1,148 @@
+"""From a folder, a file or a hub name to the files of one checkpoint on this disk.
+
+    checkpoint = resolve("GSAI-ML/LLaDA-8B-Instruct", revision="main")
+    checkpoint.config["model_type"]
+
+A folder (or a GGUF file) is taken as it is. Any other name is a model inside a Python package (`packaged`) or a
+repository on the hub; of the latter only JSON, tokenizer and safetensors files at its root are fetched, never code
+and never pickle. The environment's offline switch (`HF_HUB_OFFLINE`) and cache folder are honoured.
+
+Costs: one download on first use. Misleads: a folder in the working directory hides a hub repository of the same name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+from sinkscope.errors import UserError
+from sinkscope.families.packaged import PACKAGED, find_packaged
+
+RawConfig = Mapping[str, Any]
+"""A config.json as it was stored."""
+
+_SMALL_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken")
+_INDEX = "model.safetensors.index.json"
+_SINGLE = "model.safetensors"
+_PICKLE = "pytorch_model.bin"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """The files of one model, found but not read, and its stored configuration."""
+
+    name: str
+    """What the user asked for."""
+    folder: Path
+    config: RawConfig
+    """Empty for a GGUF file, whose configuration stands in the file itself."""
+    revision: str | None = None
+    """The commit of a hub model."""
+    gguf: str | None = None
+    """Name of the GGUF file within `folder`."""
+
+    def weight_files(self) -> tuple[Path, ...]:
+        """The files that hold the weights: GGUF, one safetensors file or all shards, or a local pickle.
+
+        Raises `UserError` where there are none, a shard is missing, or the index is not one.
+        """
+        if self.gguf is not None:
+            return (self.folder / self.gguf,)
+        if (self.folder / _SINGLE).is_file():
+            return (self.folder / _SINGLE,)
+        if (self.folder / _INDEX).is_file():
+            return self._shards()
+        if (self.folder / _PICKLE).is_file() and self.revision is None:
+            return (self.folder / _PICKLE,)
+        raise UserError(
+            f"{self.name}: no weights in {self.folder}: wanted {_SINGLE}, {_INDEX} with its shards, or a GGUF file"
+        )
+
+    def _shards(self) -> tuple[Path, ...]:
+        placed = read_json(self.folder / _INDEX).get("weight_map")
+        if not isinstance(placed, dict) or not placed:
+            raise UserError(f"{self.folder / _INDEX}: wanted a weight_map, found none; fetch the checkpoint again")
+        shards = tuple(self.folder / shard for shard in sorted(set(placed.values())))
+        absent = [shard.name for shard in shards if not shard.is_file()]
+        if absent:
+            raise UserError(f"{self.name}: {len(absent)} of {len(shards)} shards are missing: {', '.join(absent[:5])}")
+        return shards
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file that holds one object. Raises `UserError` where it does not."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: not readable as JSON ({error}); fetch the file again") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: wanted one JSON object, found {type(content).__name__}")
+    return content
+
+
+def resolve(name_or_folder: str | Path, *, revision: str | None = None, weights: bool = True) -> Checkpoint:
+    """Find a checkpoint's files; `weights=False` fetches none from the hub. Raises `UserError` where there is none."""
+    name = str(name_or_folder)
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return _local(name, path, revision)
+    if path.is_file() or path.suffix == ".gguf":
+        return _single_file(name, path)
+    if name in PACKAGED:
+        found = find_packaged(name)
+        return _single_file(name, found) if found.is_file() else _local(name, found, revision)
+    return _from_hub(name, path, revision, weights)
+
+
+def _local(name: str, folder: Path, revision: str | None) -> Checkpoint:
+    if revision is not None:
+        raise UserError(f"{name} is a folder on this disk, it has no revision {revision!r}; leave revision out")
+    if (folder / "adapter_config.json").is_file():
+        raise UserError(f"{name}: adapter_config.json: an adapter, whose base model is elsewhere; merge the two first")
+    if (folder / "config.json").is_file():
+        return Checkpoint(name=name, folder=folder, config=read_json(folder / "config.json"))
+    files = sorted(folder.glob("*.gguf"))
+    if len(files) == 1:
+        return Checkpoint(name=name, folder=folder, config={}, gguf=files[0].name)
+    if files:
+        raise UserError(f"{name}: {len(files)} GGUF files; name one of them, for instance {files[0]}")
+    raise UserError(f"{name}: no config.json in this folder and no GGUF file, so it is not a checkpoint")
+
+
+def _single_file(name: str, path: Path) -> Checkpoint:
+    if not path.is_file():
+        raise UserError(f"{name}: no such file")
+    if path.suffix != ".gguf":
+        raise UserError(
+            f"{name}: a single file must be GGUF (*.gguf); for safetensors name the folder with config.json"
+        )
+    return Checkpoint(name=name, folder=path.parent, config={}, gguf=path.name)
+
+
+def _from_hub(name: str, path: Path, revision: str | None, weights: bool) -> Checkpoint:
+    if path.is_absolute() or name.count("/") > 1 or name.startswith((".", "~")):
+        raise UserError(f"{name}: no such folder")
+    patterns = [*_SMALL_FILES, "*.safetensors"] if weights else [*_SMALL_FILES]
+    try:
+        folder = snapshot_download(name, revision=revision, allow_patterns=patterns, ignore_patterns=["*/*"])
+    except HFValidationError as error:
+        raise UserError(f"{name}: neither a folder here nor a possible name on the hub (owner/model)") from error
+    except LocalEntryNotFoundError as error:
+        wanted = f" at revision {revision}" if revision else ""
+        raise UserError(
+            f"{name}: not a folder, not a packaged model ({', '.join(PACKAGED)}), not in the cache{wanted}, "
+            "and the hub cannot be reached"
+        ) from error
+    except HfHubHTTPError as error:
+        first_line = str(error).strip().splitlines()[0]
+        raise UserError(f"{name}: the hub refused it at revision {revision or 'main'}: {first_line}") from error
+    snapshot = Path(folder)
+    if not (snapshot / "config.json").is_file() or (snapshot / "adapter_config.json").is_file():
+        raise UserError(f"{name}: the hub repository holds no whole model (config.json at its root, and no adapter)")
+    return Checkpoint(name=name, folder=snapshot, config=read_json(snapshot / "config.json"), revision=snapshot.name)

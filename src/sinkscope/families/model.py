@@ -1,0 +1,229 @@
+"""Loading: one call from a name or folder to a network, its tokenizer and its family.
+
+    model = load_model("rxnmapper", device="cpu")
+    model.network(input_ids).logits                    # (batch, position, vocabulary)
+
+Everything that can be refused is refused before a weight is read: names, configuration, files that are cut off, an
+attention function that nobody registered. Then transformers reads the files one weight at a time, so memory holds one
+copy.
+
+Misleads: the weights get the wished dtype, the rotary frequencies stay float32, as in the reference code. Do not cast
+the network afterwards with `network.to(torch.bfloat16)`: that casts the frequencies too.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.utils import logging as library_log
+
+from sinkscope.errors import UserError
+from sinkscope.families.base import Body, Family, find_adapter
+from sinkscope.families.checkpoint import Checkpoint, resolve
+from sinkscope.families.stored import StoredTensor, common_dtype, float_dtype, read_stored
+from sinkscope.families.weights import check_report, check_stored
+
+DTYPES: Mapping[str, torch.dtype] = {
+    name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")
+}
+_WIDE = (torch.float32, torch.float64)
+MIXED_PRECISION_ATTENTION = "sinkscope"
+"""The attention function that takes float32 queries and keys beside half-precision values."""
+
+DeviceMap = str | int | torch.device | Mapping[str, int | str | torch.device]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A network ready to run, and what must be known to run it."""
+
+    network: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase | None
+    """None where the checkpoint has none: prompts are then token ids."""
+    family: Family
+    name: str
+    """What the user asked for."""
+    revision: str | None
+    """The commit that a hub model resolved to."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network's first weights are."""
+        return torch.device(self.network.device)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights."""
+        return DTYPES[str(self.network.dtype).removeprefix("torch.")]
+
+
+class Float32Rotation(nn.Module):
+    """Rotary angles in float32 for a network of any dtype, so that queries and keys come out in float32.
+
+    LLaDA's `rope_full_precision`: the reference rotates in float32 and casts back, stock transformers casts the
+    angles to the dtype of the hidden states first. The attention function casts back.
+    """
+
+    def __init__(self, rotation: nn.Module) -> None:
+        super().__init__()
+        self.rotation = rotation
+
+    def forward(self, hidden: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosine and sine, each (batch, position, head dim)."""
+        like = torch.empty(0, dtype=torch.float32, device=hidden.device)  # only its dtype and device are asked for
+        cosine, sine = self.rotation(like, position_ids)
+        return cosine, sine
+
+
+def load_model(
+    name_or_folder: str | Path,
+    *,
+    dtype: str | torch.dtype | None = None,
+    device: str | torch.device | None = None,
+    revision: str | None = None,
+    attention: str = MIXED_PRECISION_ATTENTION,
+    device_map: DeviceMap | None = None,
+) -> Model:
+    """Load a checkpoint into a stock transformers network, on evaluation and without gradients.
+
+    `name_or_folder` is a folder, a GGUF file, a model inside a package (`smollm2-135m`, `rxnmapper`) or a hub
+    repository. `dtype`: as stored where None (GGUF: float32). `device`: the GPU where there is one. `device_map` goes
+    to transformers (needs accelerate) and excludes `device`. `attention` names a registered attention function.
+
+    Raises `UserError` for a checkpoint that cannot be loaded exactly.
+    """
+    _check_attention(attention)
+    if device is not None and device_map is not None:
+        raise UserError(f"device={device} and device_map={device_map} exclude each other; leave one out")
+    wished = None if dtype is None else parse_dtype(dtype)
+    target = None if device_map is not None else parse_device(device)
+    checkpoint = resolve(name_or_folder, revision=revision)
+    adapter = find_adapter(checkpoint)
+    body = adapter.body(checkpoint)
+    stored = read_stored(checkpoint)
+    chosen = wished or stored_dtype(checkpoint, body, stored)
+    _check_support(checkpoint, body, attention, chosen)
+    skeleton = body.skeleton()
+    if body.native_names:
+        check_stored(checkpoint, body, skeleton, stored)
+    tokenizer = adapter.tokenizer(checkpoint)
+    family = adapter.family(checkpoint, skeleton, tokenizer)
+    network: Any = _read_network(checkpoint, body, chosen, attention, _placement(target, device_map))
+    if body.float32_rotation and chosen not in _WIDE:
+        network.model.rotary_emb = Float32Rotation(network.model.rotary_emb)
+    if target is not None:
+        network.to(target)
+    network.eval().requires_grad_(False)
+    return Model(network, tokenizer, family, checkpoint.name, checkpoint.revision)
+
+
+def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
+    """A torch dtype from its name. Raises `UserError` for what weights cannot be computed in."""
+    name = str(dtype).removeprefix("torch.")
+    if name not in DTYPES:
+        raise UserError(f"dtype={name!r}, wanted one of {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def parse_device(device: str | torch.device | None) -> torch.device:
+    """A device that this machine has; the GPU where there is one if None. Raises `UserError` for one it has not."""
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        parsed = torch.device(device)
+        torch.empty(0, device=parsed)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(f"device={str(device)!r} cannot be used here ({reason}); try device='cpu'") from error
+    return parsed
+
+
+def stored_dtype(checkpoint: Checkpoint, body: Body, stored: Mapping[str, StoredTensor]) -> torch.dtype:
+    """The dtype that config.json names, else the one that most stored values have; float32 for GGUF."""
+    if checkpoint.gguf is not None:
+        return torch.float32
+    named = body.config.dtype
+    if isinstance(named, torch.dtype) and named in DTYPES.values():
+        return named
+    return float_dtype(common_dtype(stored))
+
+
+def _check_attention(attention: str) -> None:
+    known = sorted({"eager", *ALL_ATTENTION_FUNCTIONS.valid_keys()})
+    if attention not in known:
+        raise UserError(f"attention={attention!r} is not registered; known: {', '.join(known)}")
+
+
+def _check_support(checkpoint: Checkpoint, body: Body, attention: str, dtype: torch.dtype) -> None:
+    name = body.network_class.__name__
+    network_class: Any = body.network_class
+    if attention != "eager" and not network_class.is_backend_compatible():
+        raise UserError(
+            f"{checkpoint.name}: {name} has attention code of its own, so attention={attention!r} would not be used"
+        )
+    if body.float32_rotation and dtype not in _WIDE and attention != MIXED_PRECISION_ATTENTION:
+        raise UserError(
+            f"{checkpoint.name}: rope_full_precision=True rotates in float32; beside {dtype} weights only "
+            f"attention={MIXED_PRECISION_ATTENTION!r} can follow (asked: {attention!r}); use that or dtype='float32'"
+        )
+
+
+def _placement(target: torch.device | None, device_map: DeviceMap | None) -> DeviceMap | None:
+    """Weights go straight to their device where accelerate is there to do it; else by way of main memory."""
+    if device_map is not None and find_spec("accelerate") is None:
+        raise UserError(f"device_map={device_map} needs accelerate; run: pip install accelerate")
+    if target is None or target.type == "cpu" or find_spec("accelerate") is None:
+        return device_map
+    return {"": target}
+
+
+def _read_network(
+    checkpoint: Checkpoint, body: Body, dtype: torch.dtype, attention: str, device_map: DeviceMap | None
+) -> PreTrainedModel:
+    network_class: Any = body.network_class
+    options: dict[str, Any] = {"key_mapping": dict(body.renames)} if body.renames else {}
+    if checkpoint.gguf is not None:
+        options["gguf_file"] = checkpoint.gguf
+    elif body.native_names:
+        settings: Any = GenerationConfig
+        # A foreign generation_config.json belongs to a foreign sampler, and is not read.
+        options["generation_config"] = settings()
+    try:
+        with _no_table():
+            network, report = network_class.from_pretrained(
+                checkpoint.folder,
+                config=body.config,
+                dtype=dtype,
+                device_map=device_map,
+                attn_implementation=attention,
+                ignore_mismatched_sizes=True,  # reported, and refused by check_report with their names
+                output_loading_info=True,
+                **options,
+            )
+    except (ImportError, ValueError) as error:  # of what was asked: a kernel not installed, a device map that is none
+        reason = " ".join(str(error).split())[:300]
+        raise UserError(f"{checkpoint.name}: transformers does not load it so: {reason}") from error
+    check_report(checkpoint, body, report)
+    loaded: PreTrainedModel = network
+    return loaded
+
+
+@contextmanager
+def _no_table() -> Iterator[None]:
+    """Silence the library's own table of missing weights: `check_report` says it in one line."""
+    before = library_log.get_verbosity()
+    library_log.set_verbosity(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        library_log.set_verbosity(before)

@@ -1,0 +1,77 @@
+"""Whether the weights on disk are the weights that the network has: none missing, none left over, none of another
+shape.
+
+Where the names are known beforehand the check costs no reading (`check_stored`); what transformers renames by rules
+of its own is checked by its report after loading (`check_report`). Either way a weight without a place is an error:
+it most often means that the configuration does not tell the whole truth about the model.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from sinkscope.errors import UserError
+from sinkscope.families.base import Body
+from sinkscope.families.checkpoint import Checkpoint
+from sinkscope.families.stored import StoredTensor
+
+_SHOWN = 5
+
+
+def check_stored(
+    checkpoint: Checkpoint, body: Body, skeleton: PreTrainedModel, stored: Mapping[str, StoredTensor]
+) -> None:
+    """Compare names and shapes with the skeleton's. Raises `UserError` that names what does not fit."""
+    wanted = {name: tuple(weight.shape) for name, weight in skeleton.state_dict().items()}
+    placed = {_renamed(name, body.renames): name for name in stored}
+    # A tied weight may be left out of the file: the network takes the one it is tied to.
+    missing = wanted.keys() - placed.keys() - set(skeleton.all_tied_weights_keys)
+    _refuse(checkpoint, body, "missing", missing)
+    surplus = {placed[name] for name in placed.keys() - wanted.keys()}
+    _refuse(checkpoint, body, "surplus", _untolerated(surplus, body.surplus))
+    differing = [
+        f"{stored_name} is {list(stored[stored_name].shape)}, wanted {list(wanted[name])}"
+        for name, stored_name in placed.items()
+        if name in wanted and stored[stored_name].shape != wanted[name]
+    ]
+    _refuse(checkpoint, body, "of another shape than config.json says", differing)
+
+
+def check_report(checkpoint: Checkpoint, body: Body, report: Mapping[str, Any]) -> None:
+    """Judge transformers' loading report. Raises `UserError` that names what does not fit."""
+    _refuse(checkpoint, body, "missing", report["missing_keys"])
+    _refuse(checkpoint, body, "surplus", _untolerated(report["unexpected_keys"], body.surplus))
+    differing = [f"{name} is {list(found)}, wanted {list(wanted)}" for name, found, wanted in report["mismatched_keys"]]
+    _refuse(checkpoint, body, "of another shape than config.json says", differing)
+    if report["error_msgs"]:
+        first = " ".join(str(report["error_msgs"][0]).split())
+        raise UserError(
+            f"{checkpoint.name}: the weights cannot be converted for {body.network_class.__name__}: {first}"
+        )
+
+
+def _renamed(name: str, renames: Mapping[str, str]) -> str:
+    for pattern, replacement in renames.items():
+        changed, count = re.subn(pattern, replacement, name)
+        if count:
+            return changed
+    return name
+
+
+def _untolerated(names: Iterable[str], tolerated: Sequence[str]) -> list[str]:
+    return [name for name in names if not any(re.search(pattern, name) for pattern in tolerated)]
+
+
+def _refuse(checkpoint: Checkpoint, body: Body, fault: str, names: Iterable[str]) -> None:
+    listed = sorted(names)
+    if not listed:
+        return
+    more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
+    raise UserError(
+        f"{checkpoint.name}: config.json and weights disagree for {body.network_class.__name__}: {len(listed)} "
+        f"weights are {fault}: {', '.join(listed[:_SHOWN])}{more}"
+    )

@@ -1,0 +1,76 @@
+"""Attention sinks in a recorded sample: find them, see where they are, what they hold and how they move.
+
+Everything takes one sample, an `xarray.Dataset` with the dims `(step, layer, head, position)`, works along named dims
+in any order, and carries further dims along. `summarise` makes all tables over many samples.
+"""
+
+from sinkscope.sinks.ar import alpha_of_maps, causal_alpha, sink_k
+from sinkscope.sinks.distance import distance_maps, sink_distances
+from sinkscope.sinks.find import EPSILONS, find_sinks, mark_sinks, sweep_epsilon
+from sinkscope.sinks.lexicon import CLASSES, Lexicon
+from sinkscope.sinks.lifetimes import sink_lifetimes
+from sinkscope.sinks.motion import (
+    displacement,
+    jaccard,
+    jaccard_layers,
+    jaccard_steps,
+    recall_of_first,
+    sink_motion,
+    sink_variance,
+)
+from sinkscope.sinks.norms import norm_ratio
+from sinkscope.sinks.pick import pick
+from sinkscope.sinks.queries import GROUPS, UNIONS, group_size, received_from
+from sinkscope.sinks.rules import RULES, Excess, SinkRule, Threshold, TopK, ZScore, make_rule
+from sinkscope.sinks.scales import SCALES, key_count, scaled
+from sinkscope.sinks.tables import TABLES, SinkReport, summarise, table_rows
+from sinkscope.sinks.tokens import sink_classes, sink_tokens
+from sinkscope.sinks.where import main_sink_strength, sink_positions, sinks_per_layer, top_positions
+
+__all__ = [
+    "CLASSES",
+    "EPSILONS",
+    "GROUPS",
+    "RULES",
+    "SCALES",
+    "TABLES",
+    "UNIONS",
+    "Excess",
+    "Lexicon",
+    "SinkReport",
+    "SinkRule",
+    "Threshold",
+    "TopK",
+    "ZScore",
+    "alpha_of_maps",
+    "causal_alpha",
+    "displacement",
+    "distance_maps",
+    "find_sinks",
+    "group_size",
+    "jaccard",
+    "jaccard_layers",
+    "jaccard_steps",
+    "key_count",
+    "main_sink_strength",
+    "make_rule",
+    "mark_sinks",
+    "norm_ratio",
+    "pick",
+    "recall_of_first",
+    "received_from",
+    "scaled",
+    "sink_classes",
+    "sink_distances",
+    "sink_k",
+    "sink_lifetimes",
+    "sink_motion",
+    "sink_positions",
+    "sink_tokens",
+    "sink_variance",
+    "sinks_per_layer",
+    "summarise",
+    "sweep_epsilon",
+    "table_rows",
+    "top_positions",
+]

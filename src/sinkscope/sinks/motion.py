@@ -1,0 +1,127 @@
+"""How sinks move: from step to step, from layer to layer, and away from where they began.
+
+    motion = sink_motion(sample, sinks)
+    motion["displacement"], motion["jaccard_steps"], motion["recall_of_first"]
+
+Displacement is that of the top sink, signed: positive is to the right. Overlap is the Jaccard index of sink sets: 1
+when they are equal, 0 when nothing is shared, NaN when both are empty. Heads of different layers have nothing to do
+with each other, so neighbouring layers are compared by the share of heads that see each position as a sink: the sum of
+the minima over the sum of the maxima, which is the Jaccard index when there is one head.
+
+Spatial and temporal variance follow 2602.17664: with m_t(i) the received attention summed over layers and heads, at the
+positions i that are a sink at least once, Var_i(mean_t m_t(i)) and Var_t(sum_i m_t(i) i / sum_i m_t(i)).
+
+Where it misleads: between two steps of an autoregressive model a key is added; sets that grow only for that reason
+overlap less. Variances of samples of different length are on different scales.
+"""
+
+import numpy as np
+import xarray as xr
+
+from sinkscope.errors import UserError
+from sinkscope.sinks.blocks import by_step_blocks
+from sinkscope.sinks.find import mark_sinks
+from sinkscope.sinks.rules import TopK
+from sinkscope.sinks.where import NOWHERE, sink_positions
+
+TOP_K = 5
+
+
+def sink_motion(
+    sample: xr.Dataset, sinks: xr.DataArray, *, received: xr.DataArray | None = None, top_k: int = TOP_K
+) -> xr.Dataset:
+    """All measures of motion of one sample, labelled; `(step, layer, head)` unless said otherwise.
+
+    `position`, `displacement`: the top sink and its move since the step before; `displacement_overall (step)`: that of
+    the mean over layers and heads; `jaccard_steps`: with the step before; `jaccard_layers (step, layer)`: with the
+    layer before; `recall_of_first`: share of the first step's `top_k` positions that are still among the `top_k`;
+    `spatial_variance`, `temporal_variance ()`. The first step (layer) of a comparison with the one before is NaN.
+    `received` must be what `sinks` were found in, when that is not the sample's own.
+    """
+    array = sample["received"] if received is None else received
+    where = sink_positions(sample, received=array)
+    top = where["by_head" if "by_head" in where else "by_layer"]
+    labels = {"step": sinks["step"]}
+    motion = xr.Dataset(
+        {
+            "position": top,
+            "displacement": displacement(top).reindex(labels),
+            "displacement_overall": displacement(where["overall"]).reindex(labels),
+            "jaccard_steps": jaccard_steps(sinks).reindex(labels),
+            "jaccard_layers": jaccard_layers(sinks).reindex(layer=sinks["layer"]),
+            "recall_of_first": recall_of_first(array, top_k),
+        }
+    )
+    motion = motion.assign(sink_variance(array, sinks).data_vars)
+    motion.attrs = {**sinks.attrs, "top_k": top_k}
+    return motion
+
+
+def displacement(positions: xr.DataArray) -> xr.DataArray:
+    """Signed move of a position between neighbouring steps, labelled by the later step; NaN next to `NOWHERE`."""
+    known = positions.where(positions != NOWHERE)
+    return known.diff("step", label="upper").rename("displacement")
+
+
+def jaccard(left: xr.DataArray, right: xr.DataArray) -> xr.DataArray:
+    """Overlap along `position` of two sink sets (boolean), or of two shares in [0, 1]; NaN where both are empty."""
+    shared: xr.DataArray = xr.apply_ufunc(np.minimum, left, right).sum("position")
+    either: xr.DataArray = xr.apply_ufunc(np.maximum, left, right).sum("position")
+    return (shared / either.where(either > 0)).rename("jaccard")
+
+
+def jaccard_steps(sinks: xr.DataArray) -> xr.DataArray:
+    """Overlap of every step's sinks with those of the step before, `(step, layer, head)` from the second step on."""
+    return _neighbours(_bare(sinks), "step")
+
+
+def jaccard_layers(sinks: xr.DataArray) -> xr.DataArray:
+    """Overlap of every layer's sinks with those of the layer before, `(step, layer)` from the second layer on."""
+    shares = _bare(sinks)
+    return _neighbours(shares.mean("head") if "head" in shares.dims else shares, "layer")
+
+
+def recall_of_first(received: xr.DataArray, k: int = TOP_K) -> xr.DataArray:
+    """Share of the `k` positions that received most at the first step with keys, that are among the `k` of each step.
+
+    `(step, layer, head)`; NaN at steps without keys. Raises `UserError` when `k` exceeds the number of keys.
+    """
+    top = mark_sinks(received, TopK(k))
+    some = top["exists"].any("position")
+    first = int(some.argmax("step"))
+    top = _bare(top)
+    kept = (top & top.isel(step=first, drop=True)).sum("position") / k
+    return kept.where(some.drop_vars("exists", errors="ignore")).rename("recall_of_first")
+
+
+def sink_variance(received: xr.DataArray, sinks: xr.DataArray) -> xr.Dataset:
+    """`spatial_variance` and `temporal_variance` (2602.17664) over the positions that are a sink at least once.
+
+    Both scalars, the first in units of summed attention squared, the second in positions squared; NaN without sinks.
+    A position's mean over steps is over the steps at which it exists.
+    """
+    depth = [dim for dim in ("layer", "head") if dim in received.dims]
+    mass = by_step_blocks(lambda part: part.sum(depth, skipna=False), received)
+    ever = _bare(sinks).any([dim for dim in sinks.dims if dim != "position"])
+    held = mass.where(ever)
+    weight = held.sum("position")
+    centre = (held * held["position"]).sum("position") / weight.where(weight > 0)
+    return xr.Dataset(
+        {
+            "spatial_variance": held.mean("step").var("position", ddof=0),
+            "temporal_variance": centre.var("step", ddof=0),
+        }
+    )
+
+
+def _neighbours(sets: xr.DataArray, dim: str) -> xr.DataArray:
+    """Overlap of every index of `dim` with the one before, labelled by the later."""
+    if dim not in sets.dims:
+        raise UserError(f"comparing neighbours along {dim!r} needs that dim, these sinks have {tuple(sets.dims)}")
+    later = sets.isel({dim: slice(1, None)})
+    before = sets.isel({dim: slice(None, -1)}).assign_coords({dim: later[dim]})
+    return jaccard(before, later)
+
+
+def _bare(sinks: xr.DataArray) -> xr.DataArray:
+    return sinks.drop_vars("exists", errors="ignore")

@@ -1,0 +1,54 @@
+"""The top-k rule: the k existing keys that receive most, ties going to the lower position.
+
+Where it misleads: it always finds k "sinks", in a uniform map too. Read it as a ranking, not as evidence of sinks.
+Rows without any key (a group of queries that is empty at that step) get none.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from sinkscope.errors import UserError
+from sinkscope.sinks.rules.base import KeyCounts, SinkRule
+from sinkscope.sinks.rules.registry import sink_rule
+
+
+@sink_rule("top-k")
+@dataclass(frozen=True)
+class TopK(SinkRule):
+    """The `k` existing keys with the highest received attention in every row."""
+
+    k: int = 1
+
+    def __post_init__(self) -> None:
+        if self.k != int(self.k) or self.k < 1:
+            raise UserError(f"k of rule 'top-k' must be a whole number of at least 1, got {self.k}")
+
+    def refuse(self, keys: KeyCounts) -> None:
+        if self.k > keys.fewest:
+            raise UserError(
+                f"top-k with k {self.k} needs as many keys in every row, one has {keys.fewest}: choose a smaller k"
+            )
+
+    def marks(self, received: xr.DataArray) -> xr.DataArray:
+        marked: xr.DataArray = xr.apply_ufunc(
+            _highest,
+            received,
+            kwargs={"k": int(self.k)},
+            input_core_dims=[["position"]],
+            output_core_dims=[["position"]],
+        )
+        return marked
+
+
+def _highest(values: NDArray[np.float64], k: int) -> NDArray[np.bool_]:
+    """True at the k highest numbers of the last axis, ties to the lower index, never at NaN."""
+    ranked = np.where(np.isnan(values), -np.inf, values)
+    cut = np.partition(ranked, values.shape[-1] - k, axis=-1)[..., values.shape[-1] - k, None]
+    above = ranked > cut
+    tied = (ranked == cut) & (cut > -np.inf)
+    room = k - above.sum(axis=-1, keepdims=True)
+    marked: NDArray[np.bool_] = above | (tied & (np.cumsum(tied, axis=-1) <= room))
+    return marked

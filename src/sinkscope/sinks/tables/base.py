@@ -1,0 +1,112 @@
+"""What a table is: sums over one sample that add up over samples, and what to make of the sums.
+
+A `Table` never holds samples, so a report over ten thousand costs the memory of one. `measure` returns a Dataset of
+sums; the sums of two samples are added label by label, a label that one of them lacks counting as 0 there (a shorter
+generation has fewer steps, another text other tokens). `finish` turns the total into means.
+
+Weights, unless a table says otherwise: every (sample, step, layer, head) counts once, so samples with more steps weigh
+more; steps at which no key exists for the group of queries (it had no query) do not count.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import xarray as xr
+
+from sinkscope.sinks.find import mark_sinks
+from sinkscope.sinks.lexicon import Lexicon
+from sinkscope.sinks.queries import received_from
+from sinkscope.sinks.rules import SinkRule
+from sinkscope.sinks.scales import key_exists
+from sinkscope.sinks.where import sink_positions
+
+
+@dataclass(frozen=True)
+class View:
+    """One sample seen through one rule and one group of queries; what several tables need is worked out once."""
+
+    sample: xr.Dataset
+    rule: SinkRule
+    group: str
+
+    @cached_property
+    def received(self) -> xr.DataArray:
+        """In memory, as stored: several tables go through it, and a store is slow to read twice."""
+        return received_from(self.sample, self.group).compute()
+
+    @cached_property
+    def sinks(self) -> xr.DataArray:
+        return mark_sinks(self.received, self.rule)
+
+    @cached_property
+    def exists(self) -> xr.DataArray:
+        return key_exists(self.received)
+
+    @cached_property
+    def positions(self) -> xr.Dataset:
+        """The result of `sink_positions`."""
+        return sink_positions(self.sample, received=self.received)
+
+    @property
+    def finest(self) -> str:
+        """Name of the finest top positions there are: by head, or by layer where the group has no heads."""
+        return "by_head" if "by_head" in self.positions else "by_layer"
+
+
+@dataclass
+class Vocabulary:
+    """The texts and special ids met so far, for tables that show tokens; it grows with the vocabulary alone."""
+
+    texts: dict[int, str] = field(default_factory=dict)
+    mask_token_id: int | None = None
+    special_ids: frozenset[int] = frozenset()
+
+    def learn(self, sample: xr.Dataset) -> None:
+        lexicon = Lexicon.of(sample)
+        self.texts.update(lexicon.texts)
+        self.mask_token_id = lexicon.mask_token_id
+        self.special_ids |= lexicon.special_ids
+
+    def lexicon(self) -> Lexicon:
+        return Lexicon(self.texts, self.mask_token_id, self.special_ids, prompt_length=0)
+
+
+def always(view: View) -> str | None:  # noqa: ARG001 - a table's `missing` takes the view
+    """For tables that every sample can fill."""
+    return None
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table of the report.
+
+    `missing` says in a few words why a sample can't fill the table, or gives None.
+    """
+
+    name: str
+    about: str
+    measure: Callable[[View], xr.Dataset]
+    finish: Callable[[xr.Dataset, Vocabulary], xr.Dataset]
+    missing: Callable[[View], str | None] = always
+
+
+def needs(*variables: str) -> Callable[[View], str | None]:
+    """A `Table.missing` that asks for recorded variables."""
+
+    def missing(view: View) -> str | None:
+        absent = [name for name in variables if name not in view.sample]
+        return f"{', '.join(absent)} not recorded" if absent else None
+
+    return missing
+
+
+def add_sums(left: xr.Dataset, right: xr.Dataset) -> xr.Dataset:
+    """The sums of two samples together, label by label."""
+    left, right = xr.align(left, right, join="outer", fill_value=0)
+    return left + right
+
+
+def per(total: xr.DataArray, count: xr.DataArray) -> xr.DataArray:
+    """A mean: `total / count`, NaN where nothing was counted."""
+    return total / count.where(count > 0)

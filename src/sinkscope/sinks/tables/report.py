@@ -1,0 +1,154 @@
+"""All tables of many samples in one pass, as labelled arrays and as strict JSON.
+
+    report = summarise(samples, Excess(), group="masked", tables=["layers", "tokens"])
+    report.tables["layers"]["top_score"]
+    json.dumps(report.to_dict(), allow_nan=False)
+
+Samples are taken from any iterable, one at a time, and forgotten: memory is that of one sample.
+Weights: see `base.py` and each table. A sample of which no step is on disk yet is counted in `skipped` and otherwise
+left out.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import xarray as xr
+
+from sinkscope.errors import UserError
+from sinkscope.sinks.lexicon import model_attributes
+from sinkscope.sinks.queries import group_atoms
+from sinkscope.sinks.rules import SinkRule
+from sinkscope.sinks.tables.base import Table, View, Vocabulary, add_sums
+from sinkscope.sinks.tables.json_ready import plain, table_to_dict
+from sinkscope.sinks.tables.registry import TABLES
+
+
+@dataclass(frozen=True)
+class SinkReport:
+    """What `summarise` found. `absent` gives, for every table that is not there, the reason."""
+
+    rule: dict[str, Any]
+    group: str
+    model: dict[str, Any]
+    samples: int
+    skipped: int
+    tables: dict[str, xr.Dataset]
+    absent: dict[str, str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Strictly JSON-able: NaN is null, a table is its coordinates and nested lists."""
+        return {
+            "rule": plain(self.rule),
+            "group": self.group,
+            "model": plain(self.model),
+            "samples": self.samples,
+            "skipped": self.skipped,
+            "tables": {name: table_to_dict(table) for name, table in self.tables.items()},
+            "absent": dict(self.absent),
+        }
+
+
+def summarise(
+    samples: Iterable[xr.Dataset], rule: SinkRule, group: str = "all", *, tables: Sequence[str] | None = None
+) -> SinkReport:
+    """The named `tables` (all without it) over `samples`, with `rule` on the attention paid by `group` of queries.
+
+    Raises `UserError` for an unknown table, a group that was not recorded, a rule that can never fire, samples of
+    different models, or no sample at all.
+    """
+    running = _Running({name: table_named(name) for name in (tables or TABLES)}, rule, group)
+    for sample in samples:
+        running.take(sample)
+    return running.report()
+
+
+def table_named(name: str) -> Table:
+    """The table called `name`. Raises `UserError` for an unknown name."""
+    if name not in TABLES:
+        raise UserError(f"unknown table {name!r}: use one of {', '.join(TABLES)}")
+    return TABLES[name]
+
+
+@dataclass
+class _Running:
+    """The sums so far."""
+
+    wanted: dict[str, Table]
+    rule: SinkRule
+    group: str
+    sums: dict[str, xr.Dataset] = field(default_factory=dict)
+    counted: dict[str, int] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)
+    vocabulary: Vocabulary = field(default_factory=Vocabulary)
+    first: dict[str, Any] | None = None
+    samples: int = 0
+    skipped: int = 0
+
+    def take(self, sample: xr.Dataset) -> None:
+        if sample.sizes.get("step", 0) == 0:
+            self.skipped += 1
+            return
+        self._require_same(sample)
+        view = View(sample, self.rule, self.group)
+        if not self._asks(view):
+            self.skipped += 1
+            return
+        self.vocabulary.learn(sample)
+        self.samples += 1
+        try:
+            for name, table in self.wanted.items():
+                self._add(name, table, view)
+        except UserError as error:
+            raise UserError(f"sample {sample.attrs.get('id')!r}: {error}") from error
+
+    def _asks(self, view: View) -> bool:
+        """Whether the group has queries in this sample at all; raises `UserError` when it was never recorded."""
+        if self.group != "all":
+            group_atoms(view.sample, self.group)
+        return bool(view.exists.any())
+
+    def _add(self, name: str, table: Table, view: View) -> None:
+        reason = table.missing(view)
+        if reason is not None:
+            self.absent.setdefault(name, reason)
+            return
+        sums = table.measure(view).compute()
+        sums.attrs = {}
+        self.sums[name] = add_sums(self.sums[name], sums) if name in self.sums else sums
+        self.counted[name] = self.counted.get(name, 0) + 1
+
+    def _require_same(self, sample: xr.Dataset) -> None:
+        model = dict(model_attributes(sample))
+        shape = {dim: sample.sizes.get(dim, 0) for dim in ("layer", "head")}
+        here = {"name": model.get("name"), "revision": model.get("revision"), **shape}
+        if self.first is None:
+            self.first = {"identity": here, "model": model}
+        elif here != self.first["identity"]:
+            raise UserError(
+                f"sample {sample.attrs.get('id')!r} is of another model than the first, {here} against "
+                f"{self.first['identity']}: summarise the traces one by one"
+            )
+
+    def report(self) -> SinkReport:
+        if self.first is None or self.samples == 0:
+            raise UserError(
+                f"no sample has a recorded step with queries {self.group!r} ({self.skipped} looked at): "
+                "wait for the recording, or choose another group"
+            )
+        tables = {}
+        for name in self.sums:
+            finished = self.wanted[name].finish(self.sums[name], self.vocabulary)
+            made_by = {**self.rule.settings(), "group": self.group, "samples": self.counted[name]}
+            tables[name] = finished.assign_attrs(about=self.wanted[name].about, **made_by)
+        ordered = {name: tables[name] for name in self.wanted if name in tables}
+        absent = {name: reason for name, reason in self.absent.items() if name not in tables}
+        return SinkReport(
+            rule=self.rule.settings(),
+            group=self.group,
+            model=self.first["model"],
+            samples=self.samples,
+            skipped=self.skipped,
+            tables=ordered,
+            absent=absent,
+        )

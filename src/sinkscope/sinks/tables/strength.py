@@ -1,0 +1,111 @@
+"""Tables of how many sinks there are and how strong: overview, layers, heads, the sweep of epsilon.
+
+"Top" is the strongest existing key of a row, sink or not: `top_received` its share r, `top_score` n r (1 is the fair
+share).
+"""
+
+import xarray as xr
+
+from sinkscope.sinks.find import EPSILONS, count_non_sinks
+from sinkscope.sinks.rules import Excess
+from sinkscope.sinks.tables.base import Table, View, Vocabulary, per
+from sinkscope.sinks.where import layer_counts
+
+MEAN_EPSILONS = (0.0, 0.01, 0.03, 0.1, 0.3)
+"""The sweep on scale "mean", where the published values could not fire."""
+
+
+def _tops(view: View, keep: tuple[str, ...]) -> xr.Dataset:
+    """Sinks, rows and the top's strength, summed over everything but the dims in `keep`."""
+    sums = layer_counts(view.sinks, keep)
+    received = view.positions[f"{view.finest}_received"]
+    rest = [dim for dim in received.dims if dim not in keep]
+    score = received * view.positions["keys"]
+    return sums.assign(top_received=received.sum(rest), top_score=score.sum(rest))
+
+
+def _means(sums: xr.Dataset) -> xr.Dataset:
+    return xr.Dataset(
+        {
+            "sinks": per(sums["sinks"], sums["rows"]),
+            "share": per(sums["sinks"], sums["keys"]),
+            "any": per(sums["any"], sums["rows"]),
+            "top_received": per(sums["top_received"], sums["rows"]),
+            "top_score": per(sums["top_score"], sums["rows"]),
+        }
+    )
+
+
+def measure_overview(view: View) -> xr.Dataset:
+    keys = view.positions["keys"]
+    return _tops(view, ()).assign(
+        steps=keys.sizes["step"],
+        steps_asked=(keys > 0).sum(),
+        keys_by_step=keys.sum(),
+        complete=int(view.sample.attrs.get("complete", True)),
+    )
+
+
+def finish_overview(sums: xr.Dataset, _: Vocabulary) -> xr.Dataset:
+    return _means(sums).assign(
+        steps=sums["steps"],
+        steps_asked=sums["steps_asked"],
+        keys=per(sums["keys_by_step"], sums["steps_asked"]),
+        complete=sums["complete"],
+    )
+
+
+def measure_layers(view: View) -> xr.Dataset:
+    return _tops(view, ("layer",))
+
+
+def measure_heads(view: View) -> xr.Dataset:
+    return _tops(view, ("layer", "head"))
+
+
+def finish_means(sums: xr.Dataset, _: Vocabulary) -> xr.Dataset:
+    return _means(sums)
+
+
+def no_heads(view: View) -> str | None:
+    return (
+        None
+        if "head" in view.received.dims
+        else f"attention by queries {view.group!r} was recorded as a mean over heads"
+    )
+
+
+def measure_epsilon(view: View) -> xr.Dataset:
+    scale = view.rule.scale if isinstance(view.rule, Excess) else "sum"
+    counts = count_non_sinks(view.received, MEAN_EPSILONS if scale == "mean" else EPSILONS, scale)
+    return counts.assign(
+        cells=counts["cells"].expand_dims(scale=[scale]), non_sinks=counts["non_sinks"].expand_dims(scale=[scale])
+    )
+
+
+def finish_epsilon(sums: xr.Dataset, _: Vocabulary) -> xr.Dataset:
+    return xr.Dataset({"non_sink_share": per(sums["non_sinks"], sums["cells"])})
+
+
+TABLES = [
+    Table(
+        "overview",
+        "sinks in one row (step, layer, head), their share of keys, share of rows with any, strength of the top",
+        measure_overview,
+        finish_overview,
+    ),
+    Table("layers", "the same by layer, averaged over steps and heads", measure_layers, finish_means),
+    Table(
+        "heads",
+        "the same by layer and head, averaged over steps (Fig. 5: top_score)",
+        measure_heads,
+        finish_means,
+        no_heads,
+    ),
+    Table(
+        "epsilon",
+        "share of keys that are no sinks under the excess rule, by epsilon (Fig. 10)",
+        measure_epsilon,
+        finish_epsilon,
+    ),
+]

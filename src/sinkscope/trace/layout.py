@@ -1,0 +1,283 @@
+"""What one sample of a trace holds: its variables, their named dimensions, types and chunks.
+
+    layout = plan_layout(Counts(max_steps=128, layers=32, heads=32, kv_heads=8, positions=165), Statistics())
+    [variable.name for variable in layout.stepwise]
+
+Nothing is computed or written here, so planning costs nothing. The chunks decide what a write and a read cost: a
+chunk holds at most 16 steps and a few megabytes, and small variables are one chunk each, because a trace of many
+samples is limited by its number of files before it is limited by their size.
+
+Where it misleads: `float16` halves a trace but keeps 11 significant bits (`FLOAT16_ERROR`). Sums over positions
+taken in float16 lose more than storing did; convert to float32 before adding.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sinkscope.errors import UserError
+
+CHUNK_BYTES = 6 * 2**20
+"""Size aimed at for a chunk before compression."""
+SMALL_BYTES = 2**20
+"""A variable that is no larger than this over all its steps is one chunk, rewritten whole at every flush."""
+MAX_CHUNK_STEPS = 16
+"""Most steps that wait in memory before they are on disk, and so the most that a kill can lose."""
+
+
+@dataclass(frozen=True)
+class HalfError:
+    """Error of rounding a number to the nearest float16 (IEEE 754 binary16: 11 significant bits, exponents from -14).
+
+    At most `relative * |x|` where `|x| >= relative_from`, at most `absolute` below; valid up to 65504.
+    """
+
+    relative: float = 2.0**-11
+    relative_from: float = 2.0**-14
+    absolute: float = 2.0**-25
+
+    def bound(self, values: NDArray[np.floating]) -> NDArray[np.float64]:
+        """Largest possible difference between each value and its float16, in the shape of `values`."""
+        size = np.abs(np.asarray(values, dtype=np.float64))
+        return np.where(size >= self.relative_from, self.relative * size, self.absolute)
+
+
+FLOAT16_ERROR = HalfError()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """Sizes of one sample: upper limits for steps and positions, exact numbers for the rest."""
+
+    max_steps: int
+    layers: int
+    heads: int
+    kv_heads: int
+    positions: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Maps:
+    """Steps, layers and heads whose full attention maps are kept: `positions ** 2` numbers for each of them."""
+
+    steps: tuple[int, ...]
+    layers: tuple[int, ...]
+    heads: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statistics:
+    """Which numbers are kept of a step.
+
+    groups: names of the parts of a pass's queries; empty when queries are not split.
+    by_group: `received_by_group` averaged over heads ("mean"), for every head ("heads"), or left out (None).
+    precision: type of everything that is a mean or an entropy of attention; norms are float32 always.
+    """
+
+    precision: Literal["float16", "float32"] = "float16"
+    groups: tuple[str, ...] = ()
+    by_group: Literal["mean", "heads"] | None = None
+    norms: bool = False
+    entropy: bool = False
+    unconditional: bool = False
+    final: bool = False
+    maps: Maps | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variable:
+    """One array of a sample; `shape` and `chunks` follow `dims`, `fill` stands where nothing was written."""
+
+    name: str
+    dims: tuple[str, ...]
+    shape: tuple[int, ...]
+    chunks: tuple[int, ...]
+    dtype: str
+    fill: float | int | bool
+    about: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coordinate:
+    """Labels along one dimension."""
+
+    name: str
+    values: tuple[int, ...] | tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """All arrays of one sample.
+
+    stepwise: first dimension `step`, one row at every step.
+    mapped: first dimension `map_step`, one row at each step that the coordinate `map_step` names.
+    static: written once, when the sample is finished.
+    """
+
+    coordinates: tuple[Coordinate, ...]
+    stepwise: tuple[Variable, ...]
+    mapped: tuple[Variable, ...]
+    static: tuple[Variable, ...]
+    chunk_steps: int
+
+    @property
+    def map_steps(self) -> tuple[int, ...]:
+        """The steps whose maps are kept, in rising order."""
+        return next((tuple(map(int, axis.values)) for axis in self.coordinates if axis.name == "map_step"), ())
+
+    @property
+    def max_steps(self) -> int:
+        """Length of the dimension `step` before it is cut to the steps taken."""
+        return len(next(axis for axis in self.coordinates if axis.name == "step").values)
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """A variable before its sizes are known: every entry is `name, dims, dtype, fill, about`."""
+
+    name: str
+    dims: tuple[str, ...]
+    dtype: str
+    fill: float | int | bool
+    about: str
+
+    def sized(self, sizes: dict[str, int], chunk_steps: int) -> Variable:
+        shape = tuple(sizes[dim] for dim in self.dims)
+        chunks = chunk_shape(shape, np.dtype(self.dtype).itemsize, chunk_steps)
+        return Variable(
+            name=self.name,
+            dims=self.dims,
+            shape=shape,
+            chunks=chunks,
+            dtype=self.dtype,
+            fill=self.fill,
+            about=self.about,
+        )
+
+
+NAN = float("nan")
+_RECORD = (
+    _Draft("canvas", ("step", "position"), "int32", -1, "token ids that the model saw"),
+    _Draft("committed", ("step", "position"), "bool", False, "committed right after the pass"),
+    _Draft("confidence", ("step", "position"), "float32", NAN, "confidence of what was committed"),
+    _Draft("block", ("step",), "int32", -1, "number of the current block"),
+    _Draft("block_start", ("step",), "int32", -1, "first position of the current block"),
+    _Draft("block_stop", ("step",), "int32", -1, "position after the current block"),
+    _Draft("query_start", ("step",), "int32", -1, "first position fed into the pass"),
+    _Draft("query_stop", ("step",), "int32", -1, "position after the last one fed into the pass"),
+)
+
+
+def _stepwise(kept: Statistics) -> Iterator[_Draft]:
+    by_head = ("step", "layer", "head", "position")
+    yield _Draft("received", by_head, kept.precision, NAN, "attention received, mean over the queries")
+    if kept.by_group is not None:
+        heads = ("head",) if kept.by_group == "heads" else ()
+        dims = ("step", "layer", "group", *heads, "position")
+        yield _Draft("received_by_group", dims, kept.precision, 0.0, "attention received, mean over a group's queries")
+    if kept.groups:
+        yield _Draft("queries", ("step", "group"), "int32", 0, "number of queries in each group")
+    yield from _RECORD
+    if kept.norms:
+        dims = ("step", "layer", "kv_head", "position")
+        yield _Draft("key_norm", dims, "float32", NAN, "Euclidean norm of the key")
+        yield _Draft("value_norm", dims, "float32", NAN, "Euclidean norm of the value")
+    if kept.entropy:
+        yield _Draft("entropy", by_head, kept.precision, NAN, "entropy of the query's attention, in nats")
+    if kept.unconditional:
+        about = "attention received in the unconditional pass, mean over the queries"
+        yield _Draft("received_unconditional", by_head, kept.precision, NAN, about)
+
+
+def _mapped(kept: Statistics) -> Iterator[_Draft]:
+    if kept.maps is not None:
+        dims = ("map_step", "map_layer", "map_head", "query", "position")
+        yield _Draft("attention", dims, kept.precision, NAN, "attention that the query pays to the position")
+
+
+def _static(kept: Statistics) -> Iterator[_Draft]:
+    yield _Draft("sequence", ("position",), "int32", -1, "token ids of the finished sequence")
+    if kept.final:
+        about = "attention received when the finished sequence is passed once more, mean over the queries"
+        yield _Draft("final_received", ("layer", "head", "position"), kept.precision, NAN, about)
+
+
+def chunk_shape(shape: tuple[int, ...], itemsize: int, steps: int) -> tuple[int, ...]:
+    """Chunks of an array whose first axis is cut every `steps` entries.
+
+    Arrays of at most `SMALL_BYTES` are one chunk. Otherwise later axes are cut, from the left, until a chunk has at
+    most `CHUNK_BYTES` (or a single entry on each axis).
+    """
+    if prod(shape) * itemsize <= SMALL_BYTES:
+        return tuple(max(1, size) for size in shape)
+    chunks = [min(steps, shape[0])]
+    for axis in range(1, len(shape)):
+        others = prod(chunks) * prod(shape[axis + 1 :]) * itemsize
+        chunks.append(min(shape[axis], max(1, CHUNK_BYTES // others)))
+    return tuple(chunks)
+
+
+def _chunk_steps(drafts: tuple[_Draft, ...], sizes: dict[str, int]) -> int:
+    """Steps in a chunk, the same for all variables so that they are flushed together."""
+    largest = max(np.dtype(draft.dtype).itemsize * prod(sizes[dim] for dim in draft.dims[1:]) for draft in drafts)
+    return max(1, min(MAX_CHUNK_STEPS, sizes["step"], CHUNK_BYTES // largest))
+
+
+def _labels(counts: Counts, kept: Statistics) -> tuple[Coordinate, ...]:
+    labels: dict[str, tuple[int, ...] | tuple[str, ...]] = {
+        "step": tuple(range(counts.max_steps)),
+        "layer": tuple(range(counts.layers)),
+        "head": tuple(range(counts.heads)),
+        "position": tuple(range(counts.positions)),
+    }
+    if kept.groups:
+        labels["group"] = kept.groups
+    if kept.norms:
+        labels["kv_head"] = tuple(range(counts.kv_heads))
+    if kept.maps is not None:
+        labels["map_step"] = tuple(sorted(kept.maps.steps))
+        labels["map_layer"] = kept.maps.layers
+        labels["map_head"] = kept.maps.heads
+        labels["query"] = tuple(range(counts.positions))
+    return tuple(Coordinate(name=name, values=values) for name, values in labels.items())
+
+
+def _check(counts: Counts, kept: Statistics) -> None:
+    for name in ("max_steps", "layers", "heads", "kv_heads", "positions"):
+        if getattr(counts, name) < 1:
+            raise UserError(f"a trace needs {name} of at least 1, got {getattr(counts, name)}")
+    if kept.by_group is not None and not kept.groups:
+        raise UserError("attention by group needs groups, got none: name the groups or leave by_group out")
+    if kept.maps is None:
+        return
+    asked = (("step", kept.maps.steps, counts.max_steps), ("layer", kept.maps.layers, counts.layers))
+    for name, numbers, size in (*asked, ("head", kept.maps.heads, counts.heads)):
+        wrong = [number for number in numbers if not 0 <= number < size]
+        if wrong or not numbers or len(set(numbers)) < len(numbers):
+            got = wrong[0] if wrong else list(numbers)
+            raise UserError(f"attention maps need distinct {name}s from 0 to {size - 1}, got {got}")
+
+
+def plan_layout(counts: Counts, statistics: Statistics) -> Layout:
+    """Lay out a sample of these sizes.
+
+    Raises UserError where a size is below 1, where a map's step, layer or head does not exist or is named twice, and
+    where attention by group is asked for without groups.
+    """
+    _check(counts, statistics)
+    coordinates = _labels(counts, statistics)
+    sizes = {axis.name: len(axis.values) for axis in coordinates}
+    stepwise = tuple(_stepwise(statistics))
+    steps = _chunk_steps(stepwise, sizes)
+    return Layout(
+        coordinates=coordinates,
+        stepwise=tuple(draft.sized(sizes, steps) for draft in stepwise),
+        # A map is large and written when its step comes, so it never shares a chunk with another step.
+        mapped=tuple(draft.sized(sizes, 1) for draft in _mapped(statistics)),
+        static=tuple(draft.sized(sizes, counts.layers) for draft in _static(statistics)),
+        chunk_steps=steps,
+    )

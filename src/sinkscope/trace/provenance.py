@@ -1,0 +1,38 @@
+"""The attributes of a trace: enough to rebuild the run that made it, and nothing that differs between two such runs."""
+
+from dataclasses import asdict
+from importlib.metadata import version
+from typing import Any
+
+from sinkscope.decoding import Denoising
+from sinkscope.decoding.generation import Settings
+from sinkscope.families import Model
+
+PACKAGES = ("sinkscope", "torch", "transformers", "xarray", "zarr", "numpy")
+
+
+def run_attributes(model: Model, settings: Settings, recording: dict[str, Any]) -> dict[str, Any]:
+    """Model, revision, dtype, device, decoding, recording and versions, as JSON."""
+    family, config = model.family, model.network.config
+    heads = config.num_attention_heads
+    return {
+        "model": {
+            "name": model.name,
+            "revision": model.revision,
+            "family": family.name,
+            "model_type": config.model_type,
+            "network": type(model.network).__name__,
+            "dtype": str(model.dtype).removeprefix("torch."),
+            "device": model.device.type,
+            "bidirectional": family.bidirectional,
+            "logit_shift": family.logit_shift,
+            "mask_token_id": family.mask_token_id,
+            "special_ids": list(family.special_ids),
+            "layers": config.num_hidden_layers,
+            "heads": heads,
+            "kv_heads": getattr(config, "num_key_value_heads", None) or heads,
+        },
+        "decoding": {"kind": "denoising" if isinstance(settings, Denoising) else "autoregressive", **asdict(settings)},
+        "recording": recording,
+        "versions": {name: version(name) for name in PACKAGES},
+    }

@@ -1,0 +1,120 @@
+"""Reading a trace, finished or still growing: one `xarray.Dataset` a sample.
+
+    trace = open_trace("runs/llada.zarr")
+    for sample in trace:                       # one at a time; 10,000 need no more memory than one
+        sample["received"].sel(layer=3).astype("float32").max("position")
+
+A `Trace` is the list of samples at the time of opening (about 0.1 ms a sample); open it again to see samples begun
+since. A dataset shows the steps that are safely on disk when it is asked for, and reads values only when they are used.
+
+Where it misleads: float16 values should be turned into float32 before they are added up (see `layout.FLOAT16_ERROR`).
+Of an unfinished sample, what was opened lazily goes stale if the writer starts that sample over: `.load()` it.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import xarray
+
+from sinkscope.errors import UserError
+from sinkscope.trace.groups import SampleHeader, check_version, read_header, read_root, sample_folders
+
+
+@dataclass(frozen=True, repr=False)
+class Trace:
+    """The samples of a trace, in prompt order. `attrs` describes the run that made them."""
+
+    path: Path
+    attrs: Mapping[str, Any]
+    samples: tuple[SampleHeader, ...] = field(default=())
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Ids of all samples that were begun."""
+        return tuple(sample.id for sample in self.samples)
+
+    @property
+    def complete_ids(self) -> tuple[str, ...]:
+        """Ids of the samples that are finished."""
+        return tuple(sample.id for sample in self.samples if sample.complete)
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, key: int | str) -> xarray.Dataset:
+        """The sample at this place in `ids` or with this id, up to its last safe step.
+
+        Raises UserError where there is none.
+        """
+        return self._open(self._find(key))
+
+    def __iter__(self) -> Iterator[xarray.Dataset]:
+        return (self._open(sample) for sample in self.samples)
+
+    def __repr__(self) -> str:
+        return f"<Trace {self.path}: {self._summary()}>"
+
+    def _repr_html_(self) -> str:
+        return f"<b>Trace</b> <code>{escape(str(self.path))}</code><br>{escape(self._summary())}"
+
+    def _open(self, sample: SampleHeader) -> xarray.Dataset:
+        """The sample, with the description of its run in the attribute "sinkscope"."""
+        return _open(sample.folder).assign_attrs(sinkscope=dict(self.attrs))
+
+    def _find(self, key: int | str) -> SampleHeader:
+        if isinstance(key, int):
+            if not -len(self) <= key < len(self):
+                raise UserError(f"the trace {self.path} has {_samples(len(self))}, asked number {key}")
+            return self.samples[key]
+        found = next((sample for sample in self.samples if sample.id == key), None)
+        if found is None:
+            raise UserError(f"the trace {self.path} has no sample with the id {key!r}: {self._known_ids()}")
+        return found
+
+    def _known_ids(self) -> str:
+        shown = ", ".join(repr(name) for name in self.ids[:5])
+        return f"it has {shown or 'none'}{' ...' if len(self) > 5 else ''}"
+
+    def _summary(self) -> str:
+        model = self.attrs.get("model", {}).get("name", "an unnamed model")
+        return f"{_samples(len(self))} of {model}, {len(self.complete_ids)} complete"
+
+
+def _samples(count: int) -> str:
+    return "1 sample" if count == 1 else f"{count} samples"
+
+
+def _open(folder: Path) -> xarray.Dataset:
+    # The metadata of the group includes that of its arrays, cut to the safe steps: one file, read in one go.
+    try:
+        dataset: xarray.Dataset = xarray.open_zarr(folder, consolidated=True, chunks=None)
+    except FileNotFoundError as error:
+        raise UserError(f"the sample {folder} is gone: its trace is being rewritten, open it again") from error
+    return dataset
+
+
+def open_trace(path: str | Path) -> Trace:
+    """Open the trace at `path` for reading, while it is being written too.
+
+    Raises UserError if `path` is no sinkscope trace or one of another format version, if a file can't be read, and
+    if the metadata of a sample is damaged.
+    """
+    path = Path(path)
+    try:
+        root = read_root(path)
+        if root is None:
+            raise UserError(_no_trace(path))
+        check_version(path, root)
+        headers = [read_header(index, folder) for index, folder in sample_folders(path)]
+    except OSError as error:
+        raise UserError(f"can't read the trace {path}: {error.strerror or error}") from error
+    return Trace(path, root, tuple(header for header in headers if header is not None))
+
+
+def _no_trace(path: Path) -> str:
+    if not path.exists():
+        return f"there is no trace at {path}: record one with `sinkscope trace MODEL --out {path}`"
+    return f"{path} is not a sinkscope trace: expected a folder that `sinkscope trace --out` wrote"

@@ -1,0 +1,273 @@
+"""Record what attention every token receives while a model generates.
+
+    trace = record(model, read_prompts("prompts.jsonl"), Denoising(gen_length=64, steps=64), out="runs/llada.zarr")
+    trace["q1"]["received"]                     # (step, layer, head, position)
+
+Samples are written step by step and are safe on disk as they go; a run that was stopped goes on with `resume=True` and
+ends in the same trace as an unbroken one. Memory holds one batch, however many prompts there are. Batches are cut from
+the prompts in their order, also when resuming, so that a sample's numbers never depend on where a run was stopped.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from sinkscope.attention import GROUPS, Collect, watch
+from sinkscope.decoding import Denoising, Prompts, Step, default_settings, run
+from sinkscope.decoding.canvas import Canvas, encode_prompts, split_prompts
+from sinkscope.decoding.forward import Forward
+from sinkscope.decoding.generation import Settings, check_prompts, most_steps, read_text
+from sinkscope.decoding.sampling import prompt_seeds
+from sinkscope.errors import UserError
+from sinkscope.families import Model
+from sinkscope.trace.layout import Counts, Maps, Statistics, plan_layout
+from sinkscope.trace.prompts import Prompt
+from sinkscope.trace.provenance import run_attributes
+from sinkscope.trace.reading import Trace, open_trace
+from sinkscope.trace.rows import Arrays, Row, step_arrays
+from sinkscope.trace.sample import SampleWriter
+from sinkscope.trace.store import TraceStore
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recording:
+    """What to keep of each step besides received attention, the canvas and the commits.
+
+    precision: "float16" (error bound: `trace.FLOAT16_ERROR`) or "float32".
+    by_group: received attention by group of queries, as the mean over heads ("mean"), for every head ("heads", as large
+        as everything else times five), or not at all (None).
+    norms, entropy: key and value norms; entropy of each query's row.
+    final: pass the finished sequence once more whole and keep what each token receives, so that diffusion and
+        autoregressive models stand side by side.
+    maps: steps, layers and heads whose full maps are kept.
+    kernel: attention kernel, see `sinkscope.attention.watch`.
+    """
+
+    precision: Literal["float16", "float32"] = "float16"
+    by_group: Literal["mean", "heads"] | None = "mean"
+    norms: bool = False
+    entropy: bool = False
+    final: bool = True
+    maps: Maps | None = None
+    kernel: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """Where a recording stands; given to the observer after every step."""
+
+    samples_done: int
+    samples: int
+    step: int
+    most_steps: int
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Some prompts that are run together, with their place among all."""
+
+    first: int
+    prompts: tuple[Prompt, ...]
+    tokens: tuple[list[int], ...]
+    seeds: tuple[int, ...]
+
+    def row(self, number: int) -> Row:
+        """Where a prompt lies in the padded batch."""
+        return Row(number=number, padding=max(map(len, self.tokens)) - len(self.tokens[number]))
+
+
+def record(
+    model: Model,
+    prompts: Prompts | Sequence[Prompt],
+    settings: Settings | None = None,
+    *,
+    out: str | Path,
+    recording: Recording | None = None,
+    batch_size: int = 1,
+    resume: bool = False,
+    overwrite: bool = False,
+    observer: Callable[[Progress], None] | None = None,
+) -> Trace:
+    """Generate from every prompt and write a trace at `out`; returns it opened.
+
+    prompts: anything `generate` takes, or `Prompt`s with ids. batch_size: prompts run together; the numbers of a sample
+    agree between batch sizes to rounding, and are the same bit for bit for the same batch size.
+    Raises `UserError` before any work starts for whatever is wrong with prompts, settings or `out`.
+    """
+    settings, recording = settings or default_settings(model), recording or Recording()
+    if batch_size < 1:
+        raise UserError(f"batch_size must be at least 1, got {batch_size}")
+    named = _named(prompts)
+    if not named:
+        raise UserError("no prompts were given")
+    statistics = _statistics(recording, settings)
+    for prompt in named:
+        _check(model, prompt, settings, statistics)
+    attributes = run_attributes(model, settings, {**asdict(recording), "batch_size": batch_size})
+    store = TraceStore.resume(out, attributes) if resume else TraceStore.create(out, attributes, overwrite=overwrite)
+
+    def report(done: int, step: Step, most: int) -> None:
+        if observer is not None:
+            observer(Progress(samples_done=done, samples=len(named), step=step.index + 1, most_steps=most))
+
+    with store:
+        recorder = _Recorder(model, settings, recording, store, report)
+        for batch in _batches(model, named, settings, batch_size):
+            recorder.record(batch)
+    return open_trace(out)
+
+
+def _named(prompts: Prompts | Sequence[Prompt]) -> list[Prompt]:
+    """Prompts with ids; unnamed ones are numbered from 0."""
+    if isinstance(prompts, Sequence) and prompts and isinstance(prompts[0], Prompt):
+        return [prompt for prompt in prompts if isinstance(prompt, Prompt)]
+    return [Prompt(str(number), content) for number, content in enumerate(split_prompts(prompts))]
+
+
+def _statistics(recording: Recording, settings: Settings) -> Statistics:
+    return Statistics(
+        precision=recording.precision,
+        groups=GROUPS,
+        by_group=recording.by_group,
+        norms=recording.norms,
+        entropy=recording.entropy,
+        unconditional=isinstance(settings, Denoising) and settings.cfg_scale > 0,
+        final=recording.final,
+        maps=recording.maps,
+    )
+
+
+def _check(model: Model, prompt: Prompt, settings: Settings, statistics: Statistics) -> None:
+    try:
+        encoded = encode_prompts(model, [prompt.content])
+        check_prompts(model, encoded, settings)
+    except UserError as error:
+        raise UserError(f"prompt {prompt.id!r}: {error}") from error
+    plan_layout(_counts(model, encoded[0], encoded, settings), statistics)
+
+
+def _counts(model: Model, tokens: Sequence[int], batch: Sequence[Sequence[int]], settings: Settings) -> Counts:
+    """Sizes of a sample that is run in this batch."""
+    config = model.network.config
+    new = settings.gen_length if isinstance(settings, Denoising) else settings.max_new_tokens
+    return Counts(
+        max_steps=most_steps(model, batch, settings),
+        layers=config.num_hidden_layers,
+        heads=config.num_attention_heads,
+        kv_heads=getattr(config, "num_key_value_heads", None) or config.num_attention_heads,
+        positions=len(tokens) + new,
+    )
+
+
+def _batches(model: Model, prompts: Sequence[Prompt], settings: Settings, size: int) -> Iterator[_Batch]:
+    """Batches in the order of the prompts, each with seeds that depend on the prompts alone."""
+    seen: Counter[bytes] = Counter()
+    for first in range(0, len(prompts), size):
+        some = tuple(prompts[first : first + size])
+        tokens = tuple(encode_prompts(model, [prompt.content])[0] for prompt in some)
+        yield _Batch(first, some, tokens, tuple(prompt_seeds(tokens, settings.seed, seen)))
+
+
+class _Recorder:
+    """Writes batches into a store; everything but the batch is fixed."""
+
+    def __init__(
+        self,
+        model: Model,
+        settings: Settings,
+        recording: Recording,
+        store: TraceStore,
+        observer: Callable[[int, Step, int], None],
+    ) -> None:
+        self._model = model
+        self._settings = settings
+        self._recording = recording
+        self._statistics = _statistics(recording, settings)
+        self._store = store
+        self._observer = observer
+
+    def record(self, batch: _Batch) -> None:
+        """Run one batch and write those of its samples that the trace lacks."""
+        done = self._store.complete_ids()
+        missing = [number for number, prompt in enumerate(batch.prompts) if prompt.id not in done]
+        if not missing:
+            return
+        writers = {batch.row(number): self._writer(batch, number) for number in missing}
+        ends = self._run(batch, writers)
+        for row, writer in writers.items():
+            self._finish(writer, ends[row], row, len(batch.tokens[row.number]))
+
+    def _writer(self, batch: _Batch, number: int) -> SampleWriter:
+        prompt, tokens = batch.prompts[number], batch.tokens[number]
+        layout = plan_layout(_counts(self._model, tokens, batch.tokens, self._settings), self._statistics)
+        attributes = {"prompt_length": len(tokens), "seed": batch.seeds[number]}
+        return self._store.sample(batch.first + number, prompt.id, layout, attributes)
+
+    def _run(self, batch: _Batch, writers: Mapping[Row, SampleWriter]) -> dict[Row, Step]:
+        """Generate and write every step; returns each row's last one."""
+        ends: dict[Row, Step] = {}
+        most = most_steps(self._model, batch.tokens, self._settings)
+        with watch(self._model, self._collect(0), kernel=self._recording.kernel) as watched:
+            for step in run(self._model, list(batch.tokens), self._settings, seeds=batch.seeds):
+                running = _running(step, self._settings)
+                for row, writer in writers.items():
+                    if row.number in running:
+                        writer.append(step_arrays(step, watched.last, row, self._statistics, len(batch.tokens)))
+                        ends[row] = step
+                self._observer(len(self._store.complete_ids()), step, most)
+                watched.collect = self._collect(step.index + 1)
+        return ends
+
+    def _collect(self, step: int) -> Collect:
+        """What to collect in the pass of this step: full maps only where they are wanted."""
+        kept, maps = self._statistics, self._statistics.maps
+        wanted = maps if maps is not None and step in maps.steps else None
+        return Collect(
+            groups=True,
+            norms=kept.norms,
+            entropy=kept.entropy,
+            map_layers=() if wanted is None else wanted.layers,
+            map_heads=() if wanted is None else wanted.heads,
+        )
+
+    def _finish(self, writer: SampleWriter, last: Step, row: Row, prompt_length: int) -> None:
+        sequence = last.canvas[row.number : row.number + 1, row.padding :]
+        static: Arrays = {"sequence": sequence[0].cpu().numpy().astype(np.int32)}
+        if self._recording.final:
+            static["final_received"] = self._pass_once_more(sequence)
+        text = read_text(self._model, sequence, prompt_length)
+        attributes = {"tokens": self._token_texts(sequence), "text": None if text is None else text[0]}
+        writer.finish(static, attributes, positions=sequence.shape[1])
+
+    @torch.no_grad()
+    def _pass_once_more(self, sequence: torch.Tensor) -> NDArray[np.generic]:
+        """Received attention (layer, head, position) of the finished sequence (1, position), passed whole."""
+        length = sequence.shape[1]
+        canvas = Canvas(tokens=sequence, real=torch.ones_like(sequence, dtype=torch.bool), prompt_length=length)
+        with watch(self._model, kernel=self._recording.kernel) as watched:
+            Forward(self._model, canvas)(sequence, (0, length), (0, 1), torch.zeros_like(sequence))
+        received: NDArray[np.generic] = watched.received[:, 0].cpu().numpy()
+        return received
+
+    def _token_texts(self, sequence: torch.Tensor) -> dict[str, str]:
+        """Text of every token id of the sequence, and of the mask that stood there before."""
+        tokenizer, mask = self._model.tokenizer, self._model.family.mask_token_id
+        if tokenizer is None:
+            return {}
+        ids = sorted({*sequence[0].tolist(), *(() if mask is None else (mask,))})
+        # A vocabulary may be smaller than the embedding, so an id may have no text.
+        texts = tokenizer.convert_ids_to_tokens(ids)
+        return {str(token): str(text) for token, text in zip(ids, texts, strict=True) if text is not None}
+
+
+def _running(step: Step, settings: Settings) -> frozenset[int]:
+    """Rows that this step belongs to: an autoregressive row that has ended is only carried along."""
+    if isinstance(settings, Denoising):
+        return frozenset(range(len(step.seen)))
+    return frozenset(step.committed.any(-1).nonzero().flatten().tolist())

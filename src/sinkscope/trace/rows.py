@@ -1,0 +1,89 @@
+"""From one step of a batch to the arrays of one sample.
+
+Padding cut off, positions counted from the sample's first token.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from sinkscope.attention import PassStatistics
+from sinkscope.decoding import Step
+from sinkscope.trace.layout import Maps, Statistics
+
+Arrays = dict[str, NDArray[np.generic]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One row of a batch. `padding`: columns of padding on its left."""
+
+    number: int
+    padding: int
+
+
+def step_arrays(step: Step, seen: PassStatistics, row: Row, kept: Statistics, batch: int) -> Arrays:
+    """What a `SampleWriter` takes for this step. `batch`: rows of the batch without guidance's second half."""
+    width = step.seen.shape[1]
+    arrays: Arrays = {
+        "received": _numpy(_keys(seen.received[:, row.number], width, row)),
+        "canvas": _numpy(step.seen[row.number, row.padding :]).astype(np.int32),
+        "committed": _numpy(step.committed[row.number, row.padding :]),
+        "confidence": _numpy(step.confidence[row.number, row.padding :]),
+        "block": np.array(step.block, dtype=np.int32),
+        **_bounds("block", step.block_range, row),
+        **_bounds("query", step.queries, row),
+    }
+    if kept.groups:
+        arrays["queries"] = _numpy(seen.queries[row.number]).astype(np.int32)
+    if kept.by_group is not None:
+        assert seen.by_group is not None
+        split = _keys(seen.by_group[:, row.number], width, row)  # (layer, group, head, position)
+        arrays["received_by_group"] = _numpy(split.mean(2) if kept.by_group == "mean" else split)
+    if kept.norms:
+        assert seen.key_norm is not None
+        assert seen.value_norm is not None
+        arrays["key_norm"] = _numpy(_keys(seen.key_norm[:, row.number], width, row))
+        arrays["value_norm"] = _numpy(_keys(seen.value_norm[:, row.number], width, row))
+    if kept.entropy:
+        assert seen.entropy is not None
+        arrays["entropy"] = _numpy(_queries(seen.entropy[:, row.number], step, row))
+    if kept.unconditional:
+        arrays["received_unconditional"] = _numpy(_keys(seen.received[:, batch + row.number], width, row))
+    if kept.maps is not None and step.index in kept.maps.steps:
+        arrays["attention"] = _numpy(_maps(seen, kept.maps, step, row))
+    return arrays
+
+
+def _bounds(name: str, columns: tuple[int, int], row: Row) -> Arrays:
+    start, stop = (np.array(max(0, column - row.padding), dtype=np.int32) for column in columns)
+    return {f"{name}_start": start, f"{name}_stop": stop}
+
+
+def _keys(values: torch.Tensor, width: int, row: Row) -> torch.Tensor:
+    """Values of a row's own keys (..., position). A sliding cache has forgotten the first keys, which got nothing."""
+    whole = torch.nn.functional.pad(values, (width - values.shape[-1], 0))
+    return whole[..., row.padding :]
+
+
+def _queries(values: torch.Tensor, step: Step, row: Row) -> torch.Tensor:
+    """Values of the rows that were fed (..., query), laid out over positions; NaN elsewhere."""
+    laid_out = values.new_full((*values.shape[:-1], step.seen.shape[1]), torch.nan)
+    laid_out[..., step.queries[0] : step.queries[1]] = values
+    return laid_out[..., row.padding :]
+
+
+def _maps(seen: PassStatistics, maps: Maps, step: Step, row: Row) -> torch.Tensor:
+    """Full maps (map_layer, map_head, query, position); NaN where a query was not fed."""
+    width = step.seen.shape[1]
+    chosen = torch.stack([_keys(seen.maps[layer][row.number], width, row) for layer in maps.layers])
+    laid_out = chosen.new_full((*chosen.shape[:2], width, chosen.shape[-1]), torch.nan)
+    laid_out[:, :, step.queries[0] : step.queries[1]] = chosen
+    return laid_out[:, :, row.padding :]
+
+
+def _numpy(values: torch.Tensor) -> NDArray[np.generic]:
+    array: NDArray[np.generic] = values.cpu().numpy()
+    return array

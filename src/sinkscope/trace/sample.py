@@ -1,0 +1,220 @@
+"""Writing one sample of a trace, step by step.
+
+Steps wait in memory until they fill a chunk, are written as whole chunks, and only then does the commit marker
+(attribute `steps`, with the shapes beside it) move. Whatever lies beyond the marker is never shown. Cost: at most 16
+steps (or 6 MB) of every variable in memory, and per step of a large model about 5 ms of compression.
+
+Where it misleads: a step that was appended is not on disk before its chunk is full or the sample is finished.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import ArrayLike, NDArray
+from zarr.codecs import BloscCodec
+from zarr.storage import LocalStore
+
+from sinkscope.trace.groups import METADATA, write_group
+from sinkscope.trace.layout import Coordinate, Layout, Variable
+
+# Measured on 128 steps of random softmax (43.3 MB raw): 33.9 to 36.5 MB in 0.2 to 0.4 s; zstd without the byte shuffle
+# gives 36.9 to 39.7 MB, with a bit shuffle 37.3 to 37.9, level 9 gains 1 % for ten times the time.
+_CODEC = BloscCodec(cname="zstd", clevel=5, shuffle="shuffle")
+# One flat file a chunk: with "/" every chunk would cost a folder for each dimension.
+_KEYS: dict[str, Any] = {"name": "default", "configuration": {"separator": "."}}
+# Dimensions that grow with an autoregressive model's steps; a row may be shorter than planned.
+_GROWING = frozenset({"position", "query"})
+
+
+class SampleWriter:
+    """Writes one sample; made by `TraceStore.sample`, which says what the arguments are.
+
+    guard: context in which everything is written; turns a full disk into a UserError.
+    completed: called once the sample is safely complete.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        layout: Layout,
+        attributes: Mapping[str, Any],
+        guard: Callable[[], AbstractContextManager[None]],
+        completed: Callable[[], None],
+    ) -> None:
+        self._folder = folder
+        self._layout = layout
+        self._guard = guard
+        self._completed = completed
+        self._attributes = {**attributes, "steps": 0, "complete": False}
+        self._sizes = {axis.name: len(axis.values) for axis in layout.coordinates}
+        self._arrays: dict[str, zarr.Array[Any]] = {}
+        self._metadata: dict[str, dict[str, Any]] = {}
+        self._buffers = {one.name: _empty(one, layout.chunk_steps) for one in layout.stepwise}
+        self._waiting = 0
+        self._mapped = 0
+        with guard():
+            for axis in layout.coordinates:
+                self._keep(axis.name, _write_coordinate(folder, axis))
+            for variable in (*layout.stepwise, *layout.mapped):
+                self._keep(variable.name, _create(folder, variable))
+            self._commit(self._attributes)
+
+    @property
+    def steps(self) -> int:
+        """Steps that are safely on disk."""
+        return int(self._attributes["steps"])
+
+    def append(self, step: Mapping[str, ArrayLike]) -> None:
+        """Add one step: an array for every stepwise variable, without its first dimension.
+
+        At a step that the coordinate `map_step` names, every mapped variable is needed too. Arrays may be shorter
+        than planned along `position` and `query`; the rest keeps the variable's fill. Raises ValueError for a missing
+        or surplus variable, a wrong shape or type, or a step too many; UserError where the disk does not take it.
+        """
+        number = self.steps + self._waiting
+        mapped = self._layout.mapped if number in self._layout.map_steps else ()
+        _check_names(step, (*self._layout.stepwise, *mapped))
+        if number >= self._layout.max_steps:
+            raise ValueError(f"the sample was laid out for {self._layout.max_steps} steps, this is one more")
+        rows = {one.name: _checked_row(one, step[one.name]) for one in (*self._layout.stepwise, *mapped)}
+        for variable in self._layout.stepwise:
+            row = rows[variable.name]
+            self._buffers[variable.name][_place(self._waiting, row)] = row
+        with self._guard():
+            for variable in mapped:
+                row = rows[variable.name]
+                self._arrays[variable.name][_place(self._mapped, row)] = row[None]
+        self._mapped += len(mapped) > 0
+        self._waiting += 1
+        if self._waiting == self._layout.chunk_steps:
+            with self._guard():
+                self._flush()
+
+    def finish(
+        self, static: Mapping[str, ArrayLike], attrs: Mapping[str, Any], *, positions: int | None = None
+    ) -> None:
+        """Write what is left, cut all arrays to the steps taken and to `positions`, and mark the sample complete.
+
+        static: every static variable of the layout, at its final size.
+        attrs: attributes known only now, added to those given at the start.
+        """
+        _check_names(static, self._layout.static)
+        final = positions if positions is not None else self._sizes["position"]
+        if not 0 < final <= self._sizes["position"]:
+            raise ValueError(f"the sample was laid out for {self._sizes['position']} positions, asked to keep {final}")
+        sizes = {**self._sizes, **{dim: final for dim in _GROWING if dim in self._sizes}}
+        rows = {one.name: _static_row(one, static[one.name], sizes) for one in self._layout.static}
+        with self._guard():
+            self._flush()
+            self._sizes = sizes
+            for variable in self._layout.static:
+                row = rows[variable.name]
+                array = _create(self._folder, replace(variable, shape=row.shape))
+                array[...] = row
+                self._keep(variable.name, array)
+            shapes = self._shapes(self.steps)
+            for name, array in self._arrays.items():
+                if array.shape != shapes[name]:
+                    array.resize(shapes[name])
+            self._commit({**self._attributes, **attrs, "steps": self.steps, "complete": True})
+        self._completed()
+
+    def _keep(self, name: str, array: zarr.Array[Any]) -> None:
+        self._arrays[name] = array
+        self._metadata[name] = json.loads((self._folder / name / METADATA).read_bytes())
+
+    def _flush(self) -> None:
+        start, count = self.steps, self._waiting
+        if count == 0:
+            return
+        for variable in self._layout.stepwise:
+            self._arrays[variable.name][start : start + count] = self._buffers[variable.name][:count]
+        self._commit({**self._attributes, "steps": start + count})
+        self._waiting = 0
+        for variable in self._layout.stepwise:
+            self._buffers[variable.name][...] = variable.fill
+
+    def _shapes(self, steps: int) -> dict[str, tuple[int, ...]]:
+        """Shape of every array when the marker stands at `steps`."""
+        mapped = sum(step < steps for step in self._layout.map_steps)
+        sizes = {**self._sizes, "step": steps, "map_step": mapped}
+        return {name: tuple(sizes[dim] for dim in one["dimension_names"]) for name, one in self._metadata.items()}
+
+    def _commit(self, attributes: dict[str, Any]) -> None:
+        """Move the marker: attributes and shapes in one atomic replacement."""
+        shapes = self._shapes(attributes["steps"])
+        arrays = {name: {**one, "shape": list(shapes[name])} for name, one in self._metadata.items()}
+        write_group(self._folder, attributes, arrays)
+        self._attributes = attributes
+
+
+def _empty(variable: Variable, steps: int) -> NDArray[Any]:
+    return np.full((steps, *variable.shape[1:]), variable.fill, dtype=variable.dtype)
+
+
+def _place(number: int, row: NDArray[Any]) -> tuple[slice, ...]:
+    """Where a row, which may be shorter than planned, goes in an array of rows."""
+    return (slice(number, number + 1), *(slice(0, size) for size in row.shape))
+
+
+def _create(folder: Path, variable: Variable) -> zarr.Array[Any]:
+    return zarr.create_array(
+        LocalStore(folder / variable.name),  # opened at the array itself: zarr would write a group above it
+        shape=variable.shape,
+        chunks=variable.chunks,
+        dtype=variable.dtype,
+        fill_value=variable.fill,
+        compressors=_CODEC,
+        chunk_key_encoding=_KEYS,
+        dimension_names=variable.dims,
+        attributes={"long_name": variable.about},
+    )
+
+
+def _write_coordinate(folder: Path, axis: Coordinate) -> zarr.Array[Any]:
+    labels = np.array(axis.values, dtype=np.dtypes.StringDType() if isinstance(axis.values[0], str) else np.int32)
+    return zarr.create_array(
+        LocalStore(folder / axis.name),
+        data=labels,
+        chunks=labels.shape,
+        compressors=None,
+        chunk_key_encoding=_KEYS,
+        dimension_names=(axis.name,),
+    )
+
+
+def _check_names(given: Mapping[str, ArrayLike], wanted: tuple[Variable, ...]) -> None:
+    names = {variable.name for variable in wanted}
+    if given.keys() != names:
+        missing, surplus = sorted(names - given.keys()), sorted(given.keys() - names)
+        raise ValueError(f"a step or sample must hold what was laid out: missing {missing}, surplus {surplus}")
+
+
+def _checked_row(variable: Variable, values: ArrayLike) -> NDArray[Any]:
+    """The values as an array of the variable's type, its shape compared with the plan."""
+    row = np.asarray(values)
+    moving = variable.dims[0] in ("step", "map_step")
+    dims, shape = (variable.dims[1:], variable.shape[1:]) if moving else (variable.dims, variable.shape)
+    fits = len(row.shape) == len(shape) and all(
+        got == size or (dim in _GROWING and got < size) for dim, got, size in zip(dims, row.shape, shape, strict=True)
+    )
+    if not fits:
+        raise ValueError(f"{variable.name} must have the shape {shape} {dims}, got {row.shape}")
+    if not np.can_cast(row.dtype, variable.dtype, "same_kind"):
+        raise ValueError(f"{variable.name} must hold {variable.dtype}, got {row.dtype}")
+    return row.astype(variable.dtype, copy=False)
+
+
+def _static_row(variable: Variable, values: ArrayLike, sizes: Mapping[str, int]) -> NDArray[Any]:
+    """The values of a static variable, which must have its final size."""
+    row = _checked_row(variable, values)
+    wanted = tuple(sizes[dim] for dim in variable.dims)
+    if row.shape != wanted:
+        raise ValueError(f"{variable.name} must have the shape {wanted} {variable.dims}, got {row.shape}")
+    return row

@@ -1,0 +1,232 @@
+"""Writing a trace: one zarr store, one group a sample, safe against kills, full disks and second writers.
+
+    with TraceStore.create("runs/llada.zarr", attrs) as store:
+        writer = store.sample(0, "first", plan_layout(counts, statistics), {"prompt_length": 37})
+        for step in steps:
+            writer.append(step)
+        writer.finish({"sequence": tokens}, {"text": text})
+
+Any zarr reader opens the result; a finished sample needs none of this package. Memory does not grow with the number of
+samples but for their ids. A sample that was begun and never finished is removed and written anew by `resume`;
+finished ones are never touched.
+
+Where it misleads: nothing is forced to the disk platter, so the promise covers a killed process, not a power cut. A
+dataset that another process opened lazily from an unfinished sample goes stale when `resume` removes that sample.
+"""
+
+import errno
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from sinkscope.errors import UserError
+from sinkscope.trace.groups import (
+    FORMAT_VERSION,
+    METADATA,
+    SAMPLES,
+    check_version,
+    read_header,
+    read_root,
+    sample_folder,
+    sample_folders,
+    write_group,
+)
+from sinkscope.trace.layout import FLOAT16_ERROR, Layout
+from sinkscope.trace.lock import LOCK, WriterLock
+from sinkscope.trace.sample import SampleWriter
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class TraceStore:
+    """A trace that is being written, and the lock on it; made by `create` or `resume`, ended by `close` or `with`."""
+
+    def __init__(self, path: Path, lock: WriterLock, complete: dict[int, str]) -> None:
+        self.path = path
+        self._lock = lock
+        self._complete = complete
+
+    @classmethod
+    def create(cls, path: str | Path, attrs: Mapping[str, Any], *, overwrite: bool = False) -> Self:
+        """Begin a trace at `path`, which must be missing or empty unless it is a trace and `overwrite` is true.
+
+        attrs: what describes the run (model, decoding, recording, versions ...), kept under the root attribute
+        "sinkscope" beside `format_version` and the error bound of half precision. Must be JSON.
+
+        Raises UserError where something stands in the way, another process writes there, or the folder can't be
+        written. Of an old trace only its own files are removed, its samples first.
+        """
+        path = Path(path)
+        root = _root_attributes(attrs)
+        _refuse_existing(path, overwrite)
+        with _writable(path):
+            path.mkdir(parents=True, exist_ok=True)
+            lock = WriterLock(path)
+        try:
+            _refuse_existing(path, overwrite)
+            with _writable(path):
+                for _, folder in sample_folders(path):
+                    _remove_sample(folder)
+                write_group(path, {"sinkscope": root})
+                write_group(path / SAMPLES, {})
+        except BaseException:
+            lock.release()
+            raise
+        return cls(path, lock, {})
+
+    @classmethod
+    def resume(cls, path: str | Path, attrs: Mapping[str, Any]) -> Self:
+        """Go on with the trace at `path`: keep its complete samples, remove the begun ones.
+
+        Raises UserError if there is no trace, if it was made with other attributes (the first that differs is named
+        with both values), if another process writes there, or if the folder can't be written.
+        """
+        path = Path(path)
+        asked = _root_attributes(attrs)
+        with _writable(path):
+            stored = read_root(path)
+        if stored is None:
+            raise UserError(f"{path} is not a sinkscope trace, so there is nothing to resume: leave out --resume")
+        check_version(path, stored)
+        difference = first_difference(stored, asked)
+        if difference is not None:
+            raise UserError(f"can't resume {path} with other settings: {difference}")
+        with _writable(path):
+            lock = WriterLock(path)
+        try:
+            with _writable(path):
+                write_group(path / SAMPLES, {})
+                return cls(path, lock, _keep_complete(path))
+        except BaseException:
+            lock.release()
+            raise
+
+    def complete_ids(self) -> frozenset[str]:
+        """Ids of the samples that are finished and safe."""
+        return frozenset(self._complete.values())
+
+    def sample(self, index: int, id: str, layout: Layout, attrs: Mapping[str, Any]) -> SampleWriter:
+        """Begin the sample with this number in prompt order; several may be open at once.
+
+        attrs: what is known before its first step, such as `prompt_length`; must be JSON.
+        Raises ValueError if the sample is complete already, UserError if the trace holds another prompt there.
+        """
+        if index in self._complete:
+            if self._complete[index] != id:
+                raise UserError(
+                    f"sample {index} of {self.path} has the id {self._complete[index]!r}, asked {id!r}: "
+                    "resume with the prompts that the trace was begun with"
+                )
+            raise ValueError(f"sample {index} ({id!r}) of {self.path} is complete already")
+        folder = sample_folder(self.path, index)
+        with self._guard():
+            _remove_sample(folder)
+        return SampleWriter(
+            folder, layout, {**attrs, "id": id}, self._guard, lambda: self._complete.update({index: id})
+        )
+
+    def close(self) -> None:
+        """Let others write. Samples that are not finished stay as they are, up to their last full chunk."""
+        self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    @contextmanager
+    def _guard(self) -> Iterator[None]:
+        """Turn a disk that takes no more into one line that says what is safe and what to do."""
+        try:
+            yield
+        except OSError as error:
+            remedy = "free some space" if error.errno in _FULL else "make it writable again"
+            count = len(self._complete)
+            safe = "1 sample is" if count == 1 else f"{count} samples are"
+            raise UserError(
+                f"can't write the trace {self.path} ({error.strerror or error}); {safe} complete and safe: "
+                f"{remedy} and run again with --resume"
+            ) from error
+
+
+@contextmanager
+def _writable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"can't write a trace at {path} ({error.strerror or error}): choose a folder that can be written"
+        ) from error
+
+
+def _root_attributes(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """The root attributes as they will be read back, so that they can be compared."""
+    own = {"format_version": FORMAT_VERSION, "float16_error": asdict(FLOAT16_ERROR)}
+    root: dict[str, Any] = json.loads(json.dumps({**own, **attrs}))
+    return root
+
+
+def _refuse_existing(path: Path, overwrite: bool) -> None:
+    """Raise UserError unless a trace may be begun at `path`."""
+    try:
+        # A writer that was killed before its first metadata file leaves only its lock, and must be able to come back.
+        names = {entry.name for entry in path.iterdir()} - {LOCK, f"{METADATA}.partial"}
+        root = read_root(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise UserError(f"can't write a trace at {path} ({error.strerror}): choose another folder") from error
+    if not names:
+        return
+    if root is None:
+        raise UserError(f"{path} exists and is not a sinkscope trace: nothing was removed, choose another folder")
+    if not overwrite:
+        raise UserError(f"the trace {path} exists: go on with it (--resume), replace it (--overwrite), or rename it")
+
+
+def _remove_sample(folder: Path) -> None:
+    """Remove a sample. Its metadata goes first: a removal cut short leaves no sample that looks whole."""
+    (folder / METADATA).unlink(missing_ok=True)
+    if folder.exists():
+        shutil.rmtree(folder)
+
+
+def _keep_complete(path: Path) -> dict[int, str]:
+    """Remove all samples but the complete ones, whose numbers and ids are returned."""
+    complete: dict[int, str] = {}
+    for index, folder in sample_folders(path):
+        try:
+            header = read_header(index, folder)
+        except UserError:  # damaged: nobody can read it, so it is written anew
+            header = None
+        if header is not None and header.complete:
+            complete[index] = header.id
+        else:
+            _remove_sample(folder)
+    return complete
+
+
+def first_difference(stored: object, asked: object, name: str = "") -> str | None:
+    """The first field in which two JSON values differ, as "decoding.steps: the trace has 32, asked 64", or None."""
+    if isinstance(stored, dict) and isinstance(asked, dict):
+        for key in [*stored, *(key for key in asked if key not in stored)]:
+            field = f"{name}.{key}" if name else key
+            difference = first_difference(stored.get(key), asked.get(key), field)
+            if difference is not None:
+                return difference
+        return None
+    # NaN is equal to itself as text.
+    if stored == asked or json.dumps(stored) == json.dumps(asked):
+        return None
+    return f"{name}: the trace has {_shown(stored)}, asked {_shown(asked)}"
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,281 @@
+"""Watching whole networks: against eager attention in float64, and without a trace left behind."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import (
+    AlbertConfig,
+    AlbertForMaskedLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    ModernBertConfig,
+    ModernBertForMaskedLM,
+    PreTrainedModel,
+)
+
+from sinkscope.attention import GROUPS, Collect, asking, watch
+from sinkscope.attention.kernels import KERNELS
+from sinkscope.errors import UserError
+from sinkscope.families import Model
+
+
+def _frozen(network: PreTrainedModel) -> PreTrainedModel:
+    network.train(False)
+    return network.requires_grad_(False)
+
+
+def llama(*, causal: bool) -> PreTrainedModel:
+    config = LlamaConfig(
+        hidden_size=48,
+        intermediate_size=71,
+        num_hidden_layers=3,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        vocab_size=101,
+        initializer_range=0.3,
+        use_cache=False,
+    )
+    config.is_causal = causal
+    return _frozen(LlamaForCausalLM(config))
+
+
+def mistral() -> PreTrainedModel:
+    config = MistralConfig(
+        hidden_size=48,
+        intermediate_size=71,
+        num_hidden_layers=2,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        vocab_size=101,
+        initializer_range=0.3,
+        sliding_window=5,
+    )
+    return _frozen(MistralForCausalLM(config))
+
+
+def albert() -> PreTrainedModel:
+    config = AlbertConfig(
+        hidden_size=48,
+        embedding_size=16,
+        intermediate_size=71,
+        num_hidden_layers=4,
+        num_attention_heads=6,
+        vocab_size=101,
+        initializer_range=0.3,
+    )
+    return _frozen(AlbertForMaskedLM(config))
+
+
+def modernbert() -> PreTrainedModel:
+    config = ModernBertConfig(
+        hidden_size=48,
+        intermediate_size=71,
+        num_hidden_layers=3,
+        num_attention_heads=6,
+        vocab_size=101,
+        initializer_range=0.3,
+        local_attention=6,
+        pad_token_id=0,
+        cls_token_id=1,
+        sep_token_id=2,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+    return _frozen(ModernBertForMaskedLM(config))
+
+
+NETWORKS: dict[str, Callable[[], PreTrainedModel]] = {
+    "llama": lambda: llama(causal=True),
+    "bidirectional llama": lambda: llama(causal=False),
+    "mistral": mistral,
+    "albert": albert,
+    "modernbert": modernbert,
+}
+
+
+def eager_maps(network: PreTrainedModel, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """(layer, batch, head, query, key) from transformers' eager attention."""
+    before = network.config._attn_implementation
+    network.set_attn_implementation("eager")
+    maps = network(tokens, attention_mask=mask, output_attentions=True).attentions
+    network.set_attn_implementation(before)
+    return torch.stack(maps)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_received_attention_of_a_padded_batch_equals_eager(name: str, kernel: str) -> None:
+    network = NETWORKS[name]()
+    tokens = torch.randint(3, 101, (3, 23))
+    mask = torch.ones_like(tokens)
+    mask[1, :7] = 0
+    mask[2, :2] = 0
+    with watch(network, Collect(map_layers=(1,)), kernel=kernel) as watched:
+        network(tokens, attention_mask=mask)
+    maps = eager_maps(network, tokens, mask)
+    for row in range(3):
+        real = mask[row].bool()
+        expected = maps[:, row][:, :, real].mean(2)
+        # float32 eager attention on both sides: sums of a few hundred products in another order.
+        torch.testing.assert_close(watched.received[:, row], expected, atol=2e-5, rtol=0)
+        assert watched.received[:, row][..., ~real].abs().max() == 0 if (~real).any() else True
+        torch.testing.assert_close(watched.last.maps[1][row][:, real], maps[1, row][:, real], atol=2e-5, rtol=0)
+    torch.testing.assert_close(watched.received.sum(-1), torch.ones(len(maps), 3, 6))
+
+
+@pytest.mark.parametrize("folder", ["llada-tiny", "llada-gqa-tiny", "mmada-tiny", "dream-tiny"])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_received_attention_equals_the_reference(
+    tiny: Callable[[str], Model], fixtures: Path, folder: str, kernel: str
+) -> None:
+    model = tiny(folder)
+    reference = load_file(fixtures / folder / "forward.safetensors")
+    with watch(model, kernel=kernel) as watched:
+        model.network(reference["input_ids"])
+    expected = reference["attention"].double().mean(-2)
+    # The file holds the maps in float16 (2.5e-4 each); a mean over 37 rows is no worse.
+    torch.testing.assert_close(watched.received.double(), expected, atol=2.5e-4, rtol=0)
+    if "padded_attention" not in reference:
+        return
+    mask = reference["padded_attention_mask"]
+    with watch(model, kernel=kernel) as watched:
+        model.network(reference["padded_input_ids"], attention_mask=mask)
+    for row in range(2):
+        real = mask[row].bool()
+        expected = reference["padded_attention"][:, row][:, :, real].double().mean(2)
+        torch.testing.assert_close(watched.received[:, row].double(), expected, atol=2.5e-4, rtol=0)
+
+
+@pytest.mark.parametrize("previous", ["sdpa", "eager", "sinkscope"])
+def test_nothing_is_left_behind(previous: str) -> None:
+    network = llama(causal=False)
+    network.set_attn_implementation(previous)
+    tokens = torch.randint(0, 101, (1, 19))
+    before = network(tokens).logits
+    hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in network.modules()]
+
+    def fail_while_watching() -> None:
+        with watch(network):
+            network(tokens)
+            raise RuntimeError("in the middle")
+
+    with pytest.raises(RuntimeError, match="in the middle"):
+        fail_while_watching()
+    assert network.config._attn_implementation == previous
+    assert [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in network.modules()] == hooks
+    assert torch.equal(network(tokens).logits, before)
+    with watch(network) as again:
+        network(tokens)
+    assert again.passes == 1
+
+
+def test_unwatched_sinkscope_attention_is_sdpa_bit_for_bit() -> None:
+    for causal in (True, False):
+        network = llama(causal=causal)
+        tokens = torch.randint(0, 101, (2, 31))
+        mask = torch.ones_like(tokens)
+        mask[0, :5] = 0
+        for given in (None, mask):
+            network.set_attn_implementation("sdpa")
+            plain = network(tokens, attention_mask=given).logits
+            network.set_attn_implementation("sinkscope")
+            assert torch.equal(network(tokens, attention_mask=given).logits, plain)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_direction_survives_watching(kernel: str) -> None:
+    """A lost `is_causal=False`, or a missing mask function, would turn the model causal in silence."""
+    for causal in (True, False):
+        network = llama(causal=causal)
+        tokens = torch.randint(0, 101, (1, 19))
+        changed = tokens.clone()
+        changed[0, -1] = (changed[0, -1] + 1) % 101
+        with watch(network, kernel=kernel) as watched:
+            first, second = network(tokens).logits, network(changed).logits
+        assert torch.equal(first[0, 0], second[0, 0]) == causal
+        above = watched.received[:, 0, :, -1] * 19  # the last key is seen by one query only if causal
+        assert bool((above < 1).all()) or not causal
+
+
+def test_groups_add_up_to_the_whole_and_padding_counts_for_nothing() -> None:
+    network = llama(causal=False)
+    tokens = torch.randint(0, 101, (2, 29))
+    mask = torch.ones_like(tokens)
+    mask[1, :11] = 0
+    labels = torch.randint(0, len(GROUPS), (2, 29)).masked_fill(mask == 0, -1)
+    with watch(network, Collect(groups=True)) as watched, asking(labels):
+        network(tokens, attention_mask=mask)
+    split, sizes = watched.last.by_group, watched.last.queries
+    assert split is not None
+    assert sizes.sum(-1).tolist() == [29, 18]
+    whole = torch.einsum("lbghk,bg->lbhk", split, sizes / sizes.sum(-1, keepdim=True))
+    torch.testing.assert_close(whole, watched.received, atol=1e-6, rtol=0)
+    maps = eager_maps(network, tokens, mask)
+    for group in range(len(GROUPS)):
+        member = labels[1] == group
+        if member.any():
+            torch.testing.assert_close(split[:, 1, group], maps[:, 1][:, :, member].mean(2), atol=2e-5, rtol=0)
+
+
+def test_labels_without_a_split_still_leave_out_padding() -> None:
+    network = llama(causal=False)
+    tokens = torch.randint(0, 101, (1, 17))
+    labels = torch.zeros(1, 17, dtype=torch.long)
+    labels[0, 5:] = -1
+    with watch(network) as watched, asking(labels):
+        network(tokens)
+    maps = eager_maps(network, tokens, torch.ones_like(tokens))
+    torch.testing.assert_close(watched.received, maps[:, :, :, :5].mean(3), atol=2e-5, rtol=0)
+    assert watched.last.by_group is None
+
+
+def test_fewer_queries_than_keys_with_a_cache() -> None:
+    network = llama(causal=True)
+    network.config.use_cache = True
+    tokens = torch.randint(0, 101, (2, 23))
+    with watch(network) as watched:
+        cache = network(tokens[:, :13]).cache
+        network(tokens[:, 13:], cache=cache)
+    assert watched.passes == 2
+    maps = eager_maps(network, tokens, torch.ones_like(tokens))
+    torch.testing.assert_close(watched.received, maps[:, :, :, 13:].mean(3), atol=2e-5, rtol=0)
+
+
+def test_sliding_cache_keys_are_the_last_positions() -> None:
+    network = mistral()
+    tokens = torch.randint(0, 101, (1, 17))
+    with watch(network) as watched:
+        cache = network(tokens[:, :16], use_cache=True).cache
+        network(tokens[:, 16:], cache=cache, use_cache=True)
+    maps = eager_maps(network, tokens, torch.ones_like(tokens))
+    last = watched.received
+    torch.testing.assert_close(last, maps[:, :, :, 16, -last.shape[-1] :], atol=2e-5, rtol=0)
+
+
+def test_user_mistakes_get_one_line() -> None:
+    network = llama(causal=False)
+    with (
+        pytest.raises(UserError, match=r"no layer 3: this model has layers 0 to 2"),
+        watch(network, Collect(map_layers=(3,))),
+    ):
+        pass
+    with (
+        pytest.raises(UserError, match=r"no head -1: this model has heads 0 to 5"),
+        watch(network, Collect(map_layers=(0,), map_heads=(-1,))),
+    ):
+        pass
+    with (
+        pytest.raises(UserError, match=r"unknown attention kernel 'quick'; choose one of"),
+        watch(network, kernel="quick"),
+    ):
+        pass
+    with watch(network) as watched:
+        with pytest.raises(UserError, match="nothing was watched yet"):
+            _ = watched.received
+        with pytest.raises(UserError, match="watched already"), watch(network):
+            pass

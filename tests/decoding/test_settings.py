@@ -1,0 +1,51 @@
+"""Settings refuse what can't be meant, in one line that says what to do."""
+
+import pytest
+
+from sinkscope.decoding import Decoding, Denoising
+from sinkscope.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("way", "message"),
+    [
+        ({"gen_length": 100, "block_length": 32}, r"gen_length 100 is not divisible by block_length \(32\); use 96"),
+        (
+            {"gen_length": 64, "block_length": 32, "steps": 7},
+            r"steps 7 is not divisible by the number of blocks \(2\); use 8",
+        ),
+        ({"gen_length": -1}, "gen_length must be at least 0, got -1"),
+        ({"steps": 0}, "steps must be at least 1, got 0"),
+        ({"block_length": 0}, "block_length must be at least 1, got 0"),
+        ({"schedule": "fast"}, "unknown schedule 'fast'; choose one of blocks, dream"),
+        ({"confidence": "best"}, "unknown confidence 'best'; choose one of max-prob, margin, entropy, random"),
+        ({"cache": "full"}, "unknown cache 'full'; choose one of prefix, dual"),
+        ({"threshold": 0.0}, "threshold must be above 0 and at most 1, got 0"),
+        ({"threshold": 0.9, "confidence": "entropy"}, "threshold compares probabilities, confidence 'entropy' is none"),
+        ({"temperature": -1.0}, "temperature must be a number of at least 0, got -1.0"),
+        ({"temperature": float("nan")}, "temperature must be a number of at least 0, got nan"),
+        ({"top_p": 1.5}, "top_p must be above 0 and at most 1, got 1.5"),
+        ({"top_k": 0}, "top_k must be at least 1, got 0"),
+        ({"cfg_scale": -0.5}, "cfg_scale must be at least 0, got -0.5"),
+        ({"gen_length": 0, "cache": "dual"}, "a block cache needs gen_length > 0"),
+    ],
+)
+def test_denoising_refuses(way: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message) as error:
+        Denoising(**way)  # type: ignore[arg-type]
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("way", "message"),
+    [({"max_new_tokens": 0}, "max_new_tokens must be at least 1, got 0"), ({"top_p": 0.0}, "top_p must be above 0")],
+)
+def test_decoding_refuses(way: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Decoding(**way)  # type: ignore[arg-type]
+
+
+def test_blocks_are_counted() -> None:
+    assert Denoising(gen_length=96, block_length=32, steps=96).blocks == 3
+    assert Denoising(gen_length=96, block_length=None, steps=96).blocks == 1
+    assert Denoising(gen_length=0).blocks == 1

@@ -1,0 +1,169 @@
+"""Finding sinks in a whole sample: recounted in loops, in any order of dims, with dims of one's own, in slices."""
+
+import numpy as np
+import pytest
+import xarray as xr
+from sink_samples import autoregressive, diffusion
+
+from sinkscope.errors import UserError
+from sinkscope.sinks import (
+    EPSILONS,
+    Excess,
+    Threshold,
+    TopK,
+    ZScore,
+    blocks,
+    find_sinks,
+    key_count,
+    mark_sinks,
+    received_from,
+    scaled,
+    sink_positions,
+    sweep_epsilon,
+)
+from sinkscope.sinks.blocks import by_step_blocks, step_slices
+
+ALL_RULES = [Excess(1.0), Excess(6.0, "percent"), ZScore(1.1), Threshold(0.17), TopK(3)]
+
+
+def recount(received: xr.DataArray, epsilon: float) -> np.ndarray:
+    """The excess rule on scale "sum", written as it is printed, one number at a time."""
+    values = received.transpose("step", "layer", "head", "position").values.astype(np.float64)
+    sinks = np.zeros(values.shape, dtype=bool)
+    for place in np.ndindex(values.shape[:3]):
+        there = [j for j in range(values.shape[3]) if not np.isnan(values[place][j])]
+        for j in there:
+            others = [len(there) * values[place][k] for k in there if k != j]
+            sinks[(*place, j)] = len(there) * values[place][j] > sum(others) / len(others) + epsilon
+    return sinks
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_excess_sinks_of_a_diffusion_sample_are_those_counted_by_hand(dtype: str) -> None:
+    sample = diffusion(3, dtype=dtype).sample
+    sinks = find_sinks(sample, Excess(1.1))
+    assert sinks.dims == ("step", "layer", "head", "position")
+    assert sinks.dtype == bool
+    expected = recount(sample["received"], 1.1)
+    assert 0 < expected.sum() < expected.size / 4
+    np.testing.assert_array_equal(sinks, expected)
+
+
+def test_keys_to_come_of_a_causal_model_count_nowhere() -> None:
+    sample = autoregressive(5)
+    sinks = find_sinks(sample, Excess(1.5))
+    np.testing.assert_array_equal(sinks, recount(sample["received"], 1.5))
+    assert key_count(sample["received"]).values.tolist() == [6, 7, 8, 9, 10]
+    assert sinks["exists"].sum("position").values.tolist() == [6, 7, 8, 9, 10]
+    assert not sinks.where(~sinks["exists"], False).any()
+
+
+def test_sinks_say_what_made_them() -> None:
+    sample = diffusion(1).sample
+    assert find_sinks(sample, Excess(1.0, "percent")).attrs == {
+        "rule": "excess",
+        "epsilon": 1.0,
+        "scale": "percent",
+        "group": "all",
+    }
+    masked = find_sinks(sample, TopK(2), received=received_from(sample, "masked"))
+    assert masked.attrs == {"rule": "top-k", "k": 2, "group": "masked"}
+    np.testing.assert_array_equal(masked["step"], sample["step"])
+
+
+@pytest.mark.parametrize("rule", ALL_RULES, ids=lambda rule: str(rule))
+def test_nothing_depends_on_the_order_of_dims(rule: Excess) -> None:
+    received = diffusion(4).sample["received"]
+    turned = received.transpose("position", "head", "step", "layer")
+    sinks = mark_sinks(turned, rule)
+    assert sinks.dims == turned.dims
+    xr.testing.assert_equal(sinks.transpose(*received.dims), mark_sinks(received, rule))
+
+
+@pytest.mark.parametrize("rule", ALL_RULES, ids=lambda rule: str(rule))
+def test_further_dims_are_carried_along(rule: Excess) -> None:
+    one, two = (diffusion(seed).sample["received"] for seed in (1, 2))
+    both = xr.concat([one, two], dim="run")
+    sinks = mark_sinks(both, rule)
+    xr.testing.assert_equal(sinks.isel(run=0).drop_vars("exists"), mark_sinks(one, rule).drop_vars("exists"))
+    xr.testing.assert_equal(sinks.isel(run=1).drop_vars("exists"), mark_sinks(two, rule).drop_vars("exists"))
+
+
+@pytest.mark.parametrize("cells", [1, 100, 10**9])
+def test_slices_of_steps_give_the_same(cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    sample = diffusion(2, by_head=True, dtype="float16").sample
+    whole = [
+        find_sinks(sample, Excess(1.0)),
+        sink_positions(sample),
+        received_from(sample, "masked"),
+        sweep_epsilon(sample),
+    ]
+    monkeypatch.setattr(blocks, "CELLS", cells)
+    sliced = [
+        find_sinks(sample, Excess(1.0)),
+        sink_positions(sample),
+        received_from(sample, "masked"),
+        sweep_epsilon(sample),
+    ]
+    for before, after in zip(whole, sliced, strict=True):
+        assert before.identical(after)
+
+
+def test_slices_cover_every_step_once() -> None:
+    for steps, cells_per_step, cells in [(11, 5, 17), (1, 100, 1), (7, 1, 7), (5, 3, 3)]:
+        seen = [step for part in step_slices(steps, cells_per_step, cells) for step in range(steps)[part]]
+        assert seen == list(range(steps))
+
+
+def test_a_slice_is_float64_whatever_was_stored() -> None:
+    sample = diffusion(0, dtype="float16").sample
+    seen: list[str] = []
+
+    def look(part: xr.Dataset) -> xr.DataArray:
+        seen.extend([str(part["received"].dtype), str(part["canvas"].dtype)])
+        return part["received"].sum("position")
+
+    sums = by_step_blocks(look, sample[["received", "canvas"]], cells=1)
+    assert set(seen) == {"float64", "int32"}
+    assert sums.sizes["step"] == sample.sizes["step"]
+
+
+def test_the_sweep_is_the_share_of_keys_left_by_the_rule() -> None:
+    for sample in (diffusion(6).sample, autoregressive(6, prompt=11)):
+        share = sweep_epsilon(sample)
+        exists = sample["received"].notnull()
+        for epsilon in EPSILONS:
+            sinks = find_sinks(sample, Excess(epsilon))
+            expected = 1 - int(sinks.sum()) / int(exists.sum())
+            assert float(share.sel(epsilon=epsilon)) == pytest.approx(expected, abs=1e-12)
+        assert share.attrs == {"rule": "excess", "scale": "sum", "group": "all"}
+
+
+def test_the_sweep_refuses_what_can_never_fire() -> None:
+    sample = diffusion(6).sample
+    with pytest.raises(UserError, match="epsilon 12 on scale 'sum' can never fire, with 12 keys"):
+        sweep_epsilon(sample, (0.0, 12.0))
+    with pytest.raises(UserError, match="can never fire"):
+        sweep_epsilon(sample, scale="mean")
+    assert sweep_epsilon(sample, (0.1,), "mean").sizes == {"epsilon": 1}
+
+
+def test_scaled_scores() -> None:
+    received = autoregressive(2)["received"]
+    np.testing.assert_allclose(scaled(received.astype(float), "sum").mean("position"), 1, rtol=1e-6)
+    np.testing.assert_allclose(scaled(received.astype(float), "percent").sum("position"), 100, rtol=1e-6)
+    xr.testing.assert_allclose(scaled(received, "mean"), received.rename("score"))
+
+
+def test_no_query_anywhere_is_an_error() -> None:
+    received = xr.DataArray(np.full((2, 3), np.nan), dims=("step", "position"), attrs={"group": "later"})
+    with pytest.raises(UserError, match="no received attention by queries 'later' at any step"):
+        mark_sinks(received, Threshold(0.3))
+
+
+def test_a_sample_read_from_a_store_needs_no_loading(tmp_path: object) -> None:
+    sample = diffusion(8, dtype="float16").sample
+    sample.drop_vars("group").drop_encoding().to_zarr(f"{tmp_path}/one.zarr", zarr_format=3, consolidated=False)
+    stored = xr.open_zarr(f"{tmp_path}/one.zarr", chunks=None, consolidated=False)
+    xr.testing.assert_equal(find_sinks(stored, Excess(1.0)), find_sinks(sample, Excess(1.0)))
+    assert not stored["received"].variable._in_memory

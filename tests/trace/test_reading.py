@@ -1,0 +1,186 @@
+"""Reading traces: by number and id, while a writer runs, and after it was killed at random moments."""
+
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import trace_samples
+import xarray
+from trace_samples import ATTRS, COUNTS, SAMPLES, STATISTICS, STEPS, check_steps, file_bytes, write_all, write_sample
+
+from sinkscope.errors import UserError
+from sinkscope.trace.groups import read_root, sample_folder, write_group
+from sinkscope.trace.layout import plan_layout
+from sinkscope.trace.reading import open_trace
+from sinkscope.trace.store import TraceStore
+
+LAYOUT = plan_layout(COUNTS, STATISTICS)
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("unbroken") / "trace.zarr"
+    write_all(path)
+    return path
+
+
+@contextmanager
+def writer_process() -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, trace_samples.__file__]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def order(process: subprocess.Popen[str], line: str) -> None:
+    assert process.stdin is not None
+    process.stdin.write(line + "\n")
+    process.stdin.flush()
+
+
+def answer(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def check_trace(path: Path) -> int:
+    """Compare all that a trace shows with what was written; return how many steps that is."""
+    if read_root(path) is None:
+        return 0
+    trace, shown = open_trace(path), 0
+    for header in trace.samples:
+        steps = check_steps(trace[header.id], LAYOUT, header.index)
+        assert steps >= header.steps
+        assert steps == STEPS or not header.complete
+        shown += steps
+    return shown
+
+
+def complete_ids(path: Path) -> set[str]:
+    return set() if read_root(path) is None else set(open_trace(path).complete_ids)
+
+
+def test_samples_are_found_by_number_and_by_id(unbroken: Path) -> None:
+    trace = open_trace(str(unbroken))
+    assert trace.path == unbroken
+    assert {name: trace.attrs[name] for name in ATTRS} == ATTRS
+    assert trace.ids == trace.complete_ids == ("id-0", "id-1")
+    assert len(trace) == SAMPLES
+    for number, sample in enumerate(trace):
+        assert check_steps(sample, LAYOUT, number) == STEPS
+        xarray.testing.assert_identical(sample, trace[number])
+        xarray.testing.assert_identical(sample, trace[f"id-{number}"])
+        xarray.testing.assert_identical(sample, trace[number - SAMPLES])
+        assert sample.attrs["text"] == f"text {number}"
+    assert trace[0]["received"].sel(layer=1, head=2).dims == ("step", "position")
+    assert trace[0]["received_by_group"].sel(group="masked").dims == ("step", "layer", "position")
+
+
+def test_values_are_read_only_when_used(tmp_path: Path, unbroken: Path) -> None:
+    shutil.copytree(unbroken, tmp_path / "t")
+    sample = open_trace(tmp_path / "t")[1]
+    (chunk,) = (sample_folder(tmp_path / "t", 1) / "received").glob("c*")
+    chunk.write_bytes(b"no such compression")
+    check = sample["canvas"].values
+    assert check.shape == (STEPS, COUNTS.positions)
+    with pytest.raises(RuntimeError, match="blosc"):
+        sample["received"].load()
+
+
+def test_what_is_not_there_is_named(tmp_path: Path, unbroken: Path) -> None:
+    trace = open_trace(unbroken)
+    with pytest.raises(UserError, match="has 2 samples, asked number 2"):
+        trace[2]
+    with pytest.raises(UserError, match="no sample with the id 'x': it has 'id-0', 'id-1'"):
+        trace["x"]
+    with pytest.raises(UserError, match=r"there is no trace at .*none"):
+        open_trace(tmp_path / "none")
+    with pytest.raises(UserError, match="is not a sinkscope trace"):
+        open_trace(tmp_path)
+    with pytest.raises(UserError, match="is not a sinkscope trace"):
+        open_trace(sample_folder(unbroken, 0))
+    (tmp_path / "zarr.json").write_text("[1, 2")
+    with pytest.raises(UserError, match="is not a sinkscope trace"):
+        open_trace(tmp_path)
+    (tmp_path / "folder" / "zarr.json").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"can't read the trace .*Is a directory"):
+        open_trace(tmp_path / "folder")
+    write_group(tmp_path / "new", {"sinkscope": {"format_version": 2}})
+    with pytest.raises(UserError, match="format_version 2, this sinkscope knows 1"):
+        open_trace(tmp_path / "new")
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{}", '{"attributes": {"id": "a"}}', '{"attributes": {"id": "a", "steps": "x"}}']
+)
+def test_a_damaged_sample_is_named(tmp_path: Path, unbroken: Path, content: str) -> None:
+    shutil.copytree(unbroken, tmp_path / "t")
+    (sample_folder(tmp_path / "t", 1) / "zarr.json").write_text(content)
+    with pytest.raises(UserError, match=r"000001/zarr\.json is damaged"):
+        open_trace(tmp_path / "t")
+
+
+def test_a_sample_that_is_started_over_is_named(tmp_path: Path) -> None:
+    with TraceStore.create(tmp_path / "t", ATTRS) as store:
+        store.sample(0, "a", LAYOUT, {})
+        (tmp_path / "t" / "samples" / "000001").mkdir()  # begun, nothing in it yet
+    trace = open_trace(tmp_path / "t")
+    assert (trace.ids, trace.complete_ids) == (("a",), ())
+    assert trace["a"].sizes["step"] == 0
+    TraceStore.resume(tmp_path / "t", ATTRS).close()
+    with pytest.raises(UserError, match="is gone: its trace is being rewritten"):
+        trace["a"]
+    assert len(open_trace(tmp_path / "t")) == 0
+
+
+def test_a_trace_describes_itself_in_one_line(tmp_path: Path) -> None:
+    with TraceStore.create(tmp_path / "t", {"model": {"name": "<b>odd</b>"}}) as store:
+        write_sample(store, LAYOUT, 0, 2)
+        store.sample(1, "id-1", LAYOUT, {})
+    trace = open_trace(tmp_path / "t")
+    assert repr(trace) == f"<Trace {tmp_path / 't'}: 2 samples of <b>odd</b>, 1 complete>"
+    assert "2 samples of &lt;b&gt;odd&lt;/b&gt;, 1 complete" in trace._repr_html_()
+    TraceStore.create(tmp_path / "empty", {}).close()
+    assert "0 samples of an unnamed model" in repr(open_trace(tmp_path / "empty"))
+
+
+def test_a_trace_is_read_while_it_is_written(tmp_path: Path) -> None:
+    path, looks = tmp_path / "trace.zarr", list[int]()
+    with writer_process() as process:
+        order(process, f"write 0.01 {path}")
+        while not looks or looks[-1] < SAMPLES * STEPS:
+            looks.append(check_trace(path))
+            assert process.poll() is None
+        assert answer(process) == "exit 0"
+    assert looks == sorted(looks)
+    assert len({shown for shown in looks if shown % STEPS}) > 1
+
+
+def test_kills_at_random_moments_spoil_nothing(tmp_path: Path, unbroken: Path) -> None:
+    kills = 0
+    with writer_process() as process:
+        for attempt in range(12):
+            path = tmp_path / f"trace-{attempt}.zarr"
+            if attempt > 0:
+                order(process, f"kill {random.random()} {path}")
+                kills += answer(process) == "killed"
+                check_trace(path)
+                before = complete_ids(path)
+                order(process, f"kill {random.random() / 2} {path}")
+                kills += answer(process) == "killed"
+                check_trace(path)
+                assert complete_ids(path) >= before
+            order(process, f"write 0 {path}")
+            assert answer(process) == "exit 0"
+            assert check_trace(path) == SAMPLES * STEPS
+            assert file_bytes(path) == file_bytes(unbroken)
+            if kills >= 5:
+                break
+    assert kills >= 3
