@@ -127,10 +127,11 @@ def _findings(report: SinkReport) -> list[str]:
     return [
         f"{name}: {overview['any']:.0%} of all (step, layer, head) have a sink; the strongest token receives "
         f"{overview['top_received']:.0%} of their attention, {overview['top_score']:.1f} times a fair share.",
-        f"{name}: averaged over layers and heads, the strongest token is {token['text']!r} at {token['top_frequency']:.0%} "
-        f"of steps; it makes up {token['base_rate']:.1%} of the tokens.",
-        f"{name}: that token's place is {first['position']:.1f} with {first['received']:.0%} of the attention at step "
-        f"{first['step']}, and {last['position']:.1f} with {last['received']:.0%} at step {last['step']} (mean over samples).",
-        f"{name}: from step to step the strongest token of a head changes in {moved:.0%} of cases; sink sets overlap by "
-        f"{sum(overlap) / max(1, len(overlap)):.2f} (Jaccard).",
+        f"{name}: averaged over layers and heads, the strongest token is {token['text']!r} at "
+        f"{token['top_frequency']:.0%} of steps; it makes up {token['base_rate']:.1%} of the tokens.",
+        f"{name}: at step {first['step']} the strongest token stands at position {first['position']:.1f} and receives "
+        f"{first['received']:.0%}, at step {last['step']} at {last['position']:.1f} and {last['received']:.0%} "
+        "(means over samples).",
+        f"{name}: from step to step the strongest token of a head changes in {moved:.0%} of cases; sink sets overlap "
+        f"by {sum(overlap) / max(1, len(overlap)):.2f} (Jaccard).",
     ]

@@ -39,14 +39,11 @@ def denoise(
     seeds: one seed a prompt, instead of those drawn from `settings.seed` and the prompts. Everything is checked before
         the first pass; raises `UserError`.
     """
-    if model.family.mask_token_id is None:
-        raise UserError(
-            f"{model.name} is a {model.family.name} and has no mask token; use `decode` and Decoding settings"
-        )
+    mask = _mask_token(model)
     settings = settings or default_denoising(model)
     encoded = encode_prompts(model, prompts)
     check_denoising(model, encoded, settings)
-    canvas = lay_out(model, encoded, settings.gen_length, model.family.mask_token_id)
+    canvas = lay_out(model, encoded, settings.gen_length, mask)
     seeds = prompt_seeds(encoded, settings.seed) if seeds is None else seeds
     return _Run(model, canvas, settings, row_generators(seeds)).steps()
 
@@ -58,12 +55,9 @@ def default_denoising(model: Model) -> Denoising:
 
 def check_denoising(model: Model, encoded: Sequence[Sequence[int]], settings: Denoising) -> None:
     """Raise `UserError` for prompts, given as token ids, that can't be denoised with these settings."""
-    if model.family.mask_token_id is None:
-        raise UserError(
-            f"{model.name} is a {model.family.name} and has no mask token; use `decode` and Decoding settings"
-        )
+    mask = _mask_token(model)
     check_context(model, max(map(len, encoded)), settings.gen_length, "gen_length")
-    holds_masks = [model.family.mask_token_id in tokens for tokens in encoded]
+    holds_masks = [mask in tokens for tokens in encoded]
     if settings.gen_length == 0 and not all(holds_masks):
         raise UserError(
             f"prompt {holds_masks.index(False)} holds no mask to fill; write the mask token in it, or set gen_length"
@@ -80,6 +74,14 @@ def check_denoising(model: Model, encoded: Sequence[Sequence[int]], settings: De
         wrong = [token for token in ids if not 0 <= token < vocabulary]
         if wrong:
             raise UserError(f"{name} names token id {wrong[0]}, the model's vocabulary has ids 0 to {vocabulary - 1}")
+
+
+def _mask_token(model: Model) -> int:
+    if not model.family.bidirectional:
+        raise UserError(f"{model.name} ({model.family.name}) has no mask token; use `decode` and Decoding settings")
+    if model.family.mask_token_id is None:
+        raise UserError(f"no mask token is known for {model.name}; add a tokenizer to its folder that names one")
+    return model.family.mask_token_id
 
 
 def most_passes(settings: Denoising, most_masks: int) -> int:
@@ -127,8 +129,7 @@ class _Run:
         self._noise = noise
         self._prompt_length = canvas.prompt_length
         self._tokens = canvas.tokens.clone()
-        mask_id = model.family.mask_token_id
-        assert mask_id is not None
+        mask_id = _mask_token(model)
         self._mask_id = mask_id
         self._real = canvas.real
         self._generated = (canvas.tokens == mask_id) & canvas.real

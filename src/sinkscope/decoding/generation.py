@@ -75,7 +75,7 @@ def run(
 
 def default_settings(model: Model) -> Settings:
     """The family's own way to decode."""
-    return default_decoding(model) if model.family.mask_token_id is None else default_denoising(model)
+    return default_denoising(model) if model.family.bidirectional else default_decoding(model)
 
 
 def check_prompts(model: Model, encoded: Sequence[Sequence[int]], settings: Settings) -> None:
@@ -90,7 +90,8 @@ def most_steps(model: Model, encoded: Sequence[Sequence[int]], settings: Setting
     """The most steps that generating from these prompts together can take."""
     if isinstance(settings, Decoding):
         return settings.max_new_tokens
-    return most_passes(settings, max(list(tokens).count(model.family.mask_token_id or -1) for tokens in encoded))
+    mask = model.family.mask_token_id
+    return most_passes(settings, max(sum(token == mask for token in tokens) for tokens in encoded))
 
 
 def read_text(model: Model, sequences: torch.Tensor, prompt_length: int) -> list[str] | None:

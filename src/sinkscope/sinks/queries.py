@@ -14,11 +14,12 @@ from types import MappingProxyType
 
 import xarray as xr
 
+from sinkscope import attention
 from sinkscope.errors import UserError
 from sinkscope.sinks.blocks import by_step_blocks
 from sinkscope.sinks.scales import key_exists
 
-ATOMS = ("prompt", "committed", "block-committed", "block-masked", "later")
+ATOMS = attention.GROUPS
 UNIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "masked": ("block-masked", "later"),
