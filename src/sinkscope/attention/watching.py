@@ -23,7 +23,7 @@ from sinkscope.attention.kernels import KERNELS, default_kernel
 from sinkscope.attention.passes import Pass
 from sinkscope.attention.statistics import Collect, PassStatistics
 from sinkscope.errors import UserError
-from sinkscope.families.model import Model
+from sinkscope.families import Model, shape_of
 
 
 class Watched:
@@ -106,8 +106,8 @@ def watch(
 
 
 def _check_maps(network: PreTrainedModel, collect: Collect) -> None:
-    layers, heads = network.config.num_hidden_layers, network.config.num_attention_heads
-    for kind, asked, there in (("layer", collect.map_layers, layers), ("head", collect.map_heads, heads)):
+    shape = shape_of(network)
+    for kind, asked, there in (("layer", collect.map_layers, shape.layers), ("head", collect.map_heads, shape.heads)):
         absent = [index for index in asked if not 0 <= index < there]
         if absent:
             raise UserError(f"no {kind} {absent[0]}: this model has {kind}s 0 to {there - 1}")

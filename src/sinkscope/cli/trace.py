@@ -63,14 +63,13 @@ def _trace(
         raise UserError("give one of --resume and --overwrite, not both")
     given = prompts_from(prompt, prompts, limit)
     model = open_model(model_name, dtype, device, revision)
-    config = model.network.config
     recording = Recording(
         precision=precision,
         by_group=None if by_group == "none" else by_group,
         norms=norms,
         entropy=entropy,
         final=final,
-        maps=_maps(map_steps, map_layers, map_heads, config.num_hidden_layers, config.num_attention_heads),
+        maps=_maps(map_steps, map_layers, map_heads, model.shape.layers, model.shape.heads),
         kernel=kernel,
     )
     settings = decoding.settings_for(model)

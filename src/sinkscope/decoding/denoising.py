@@ -175,7 +175,7 @@ class _Run:
             steps=max(1, *at_start) if steps is None else steps // self._settings.blocks,
             masks=at_start,
             held_back=[0] * len(at_start),
-            cache=None if kind is None else BlockCache(kind, self._model.network.config.num_hidden_layers),
+            cache=None if kind is None else BlockCache(kind, self._model.shape.layers),
         )
 
     def _ended(self, block: _Block) -> bool:

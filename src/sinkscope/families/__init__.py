@@ -18,6 +18,7 @@ for _module in pkgutil.iter_modules(__path__):
 from sinkscope.families.describe import ModelDescription, describe_model  # noqa: E402
 from sinkscope.families.model import Model, load_model  # noqa: E402
 from sinkscope.families.packaged import PACKAGED  # noqa: E402
+from sinkscope.families.shape import Shape, shape_of  # noqa: E402
 
 __all__ = [
     "PACKAGED",
@@ -26,8 +27,10 @@ __all__ = [
     "Family",
     "Model",
     "ModelDescription",
+    "Shape",
     "adapters",
     "describe_model",
     "load_model",
     "register",
+    "shape_of",
 ]

@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from sinkscope.errors import UserError
 from sinkscope.families.base import Body, find_adapter
 from sinkscope.families.checkpoint import Checkpoint, resolve
+from sinkscope.families.shape import shape_of
 from sinkscope.families.stored import StoredTensor, common_dtype, read_stored
 from sinkscope.families.weights import check_stored
 
@@ -69,7 +70,7 @@ def describe_model(name_or_folder: str | Path, *, revision: str | None = None) -
         check_stored(checkpoint, body, skeleton, stored)
     tokenizer = adapter.tokenizer(checkpoint)
     family = adapter.family(checkpoint, skeleton, tokenizer)
-    heads, kv_heads, head_dim = _heads(skeleton)
+    shape = shape_of(skeleton)
     return ModelDescription(
         name=checkpoint.name,
         revision=checkpoint.revision,
@@ -79,10 +80,10 @@ def describe_model(name_or_folder: str | Path, *, revision: str | None = None) -
         architecture=body.network_class.__name__,
         parameters=sum(weight.numel() for weight in skeleton.parameters()),
         stored_dtype=common_dtype(stored) if stored else _named_dtype(body),
-        layers=skeleton.config.get_text_config().num_hidden_layers,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
+        layers=shape.layers,
+        heads=shape.heads,
+        kv_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
         max_length=family.max_length,
         vocabulary=skeleton.config.get_text_config().vocab_size,
         mask_token_id=family.mask_token_id,
@@ -114,13 +115,6 @@ def _stored(checkpoint: Checkpoint) -> dict[str, StoredTensor]:
 
 def _named_dtype(body: Body) -> str:
     return str(body.config.dtype or "unknown").removeprefix("torch.")
-
-
-def _heads(skeleton: PreTrainedModel) -> tuple[int, int, int]:
-    config = skeleton.config.get_text_config()
-    heads = int(config.num_attention_heads)
-    kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
-    return heads, kv_heads, int(getattr(config, "head_dim", None) or config.hidden_size // heads)
 
 
 def _token(tokenizer: PreTrainedTokenizerBase | None, index: int | None) -> str | None:

@@ -30,6 +30,7 @@ from transformers.utils import logging as library_log
 from sinkscope.errors import UserError
 from sinkscope.families.base import Body, Family, find_adapter
 from sinkscope.families.checkpoint import Checkpoint, resolve
+from sinkscope.families.shape import Shape, shape_of
 from sinkscope.families.stored import StoredTensor, common_dtype, float_dtype, read_stored
 from sinkscope.families.weights import check_report, check_stored
 
@@ -55,6 +56,11 @@ class Model:
     """What the user asked for."""
     revision: str | None
     """The commit that a hub model resolved to."""
+
+    @property
+    def shape(self) -> Shape:
+        """Layers and heads of its attention."""
+        return shape_of(self.network)
 
     @property
     def device(self) -> torch.device:

@@ -13,14 +13,13 @@ PACKAGES = ("sinkscope", "torch", "transformers", "xarray", "zarr", "numpy")
 
 def run_attributes(model: Model, settings: Settings, recording: dict[str, Any]) -> dict[str, Any]:
     """Model, revision, dtype, device, decoding, recording and versions, as JSON."""
-    family, config = model.family, model.network.config
-    heads = config.num_attention_heads
+    family = model.family
     return {
         "model": {
             "name": model.name,
             "revision": model.revision,
             "family": family.name,
-            "model_type": config.model_type,
+            "model_type": model.network.config.model_type,
             "network": type(model.network).__name__,
             "dtype": str(model.dtype).removeprefix("torch."),
             "device": model.device.type,
@@ -28,9 +27,9 @@ def run_attributes(model: Model, settings: Settings, recording: dict[str, Any]) 
             "logit_shift": family.logit_shift,
             "mask_token_id": family.mask_token_id,
             "special_ids": list(family.special_ids),
-            "layers": config.num_hidden_layers,
-            "heads": heads,
-            "kv_heads": getattr(config, "num_key_value_heads", None) or heads,
+            "layers": model.shape.layers,
+            "heads": model.shape.heads,
+            "kv_heads": model.shape.kv_heads,
         },
         "decoding": {"kind": "denoising" if isinstance(settings, Denoising) else "autoregressive", **asdict(settings)},
         "recording": recording,

@@ -154,13 +154,13 @@ def _check(model: Model, prompt: Prompt, settings: Settings, statistics: Statist
 
 def _counts(model: Model, tokens: Sequence[int], batch: Sequence[Sequence[int]], settings: Settings) -> Counts:
     """Sizes of a sample that is run in this batch."""
-    config = model.network.config
+    shape = model.shape
     new = settings.gen_length if isinstance(settings, Denoising) else settings.max_new_tokens
     return Counts(
         max_steps=most_steps(model, batch, settings),
-        layers=config.num_hidden_layers,
-        heads=config.num_attention_heads,
-        kv_heads=getattr(config, "num_key_value_heads", None) or config.num_attention_heads,
+        layers=shape.layers,
+        heads=shape.heads,
+        kv_heads=shape.kv_heads,
         positions=len(tokens) + new,
     )
 
