@@ -32,7 +32,7 @@ from sinkscope.trace.layout import Counts, Statistics, plan_layout
 from sinkscope.trace.reading import open_trace
 from sinkscope.trace.store import TraceStore
 
-FEW = settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 LAYOUT = plan_layout(COUNTS, STATISTICS)
 
 

@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -29,8 +28,8 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@contextmanager
-def writer_process() -> Iterator[subprocess.Popen[str]]:
+@pytest.fixture(scope="module")
+def process() -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, trace_samples.__file__]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -151,36 +150,32 @@ def test_a_trace_describes_itself_in_one_line(tmp_path: Path) -> None:
     assert "0 samples of an unnamed model" in repr(open_trace(tmp_path / "empty"))
 
 
-def test_a_trace_is_read_while_it_is_written(tmp_path: Path) -> None:
+def test_a_trace_is_read_while_it_is_written(process: subprocess.Popen[str], tmp_path: Path) -> None:
     path, looks = tmp_path / "trace.zarr", list[int]()
-    with writer_process() as process:
-        order(process, f"write 0.01 {path}")
-        while not looks or looks[-1] < SAMPLES * STEPS:
-            looks.append(check_trace(path))
-            assert process.poll() is None
-        assert answer(process) == "exit 0"
+    order(process, f"write 0.01 {path}")
+    while not looks or looks[-1] < SAMPLES * STEPS:
+        looks.append(check_trace(path))
+        assert process.poll() is None
+    assert answer(process) == "exit 0"
     assert looks == sorted(looks)
     assert len({shown for shown in looks if shown % STEPS}) > 1
 
 
-def test_kills_at_random_moments_spoil_nothing(tmp_path: Path, unbroken: Path) -> None:
+def test_kills_at_random_moments_spoil_nothing(process: subprocess.Popen[str], tmp_path: Path, unbroken: Path) -> None:
     kills = 0
-    with writer_process() as process:
-        for attempt in range(12):
-            path = tmp_path / f"trace-{attempt}.zarr"
-            if attempt > 0:
-                order(process, f"kill {random.random()} {path}")
-                kills += answer(process) == "killed"
-                check_trace(path)
-                before = complete_ids(path)
-                order(process, f"kill {random.random() / 2} {path}")
-                kills += answer(process) == "killed"
-                check_trace(path)
-                assert complete_ids(path) >= before
-            order(process, f"write 0 {path}")
-            assert answer(process) == "exit 0"
-            assert check_trace(path) == SAMPLES * STEPS
-            assert file_bytes(path) == file_bytes(unbroken)
-            if kills >= 5:
-                break
+    for attempt in range(12):
+        path = tmp_path / f"trace-{attempt}.zarr"
+        # The first trace is only timed.
+        for latest in (1.0, 0.5) if attempt > 0 else ():
+            before = complete_ids(path)
+            order(process, f"kill {random.uniform(0, latest)} {path}")
+            kills += answer(process) == "killed"
+            check_trace(path)
+            assert complete_ids(path) >= before
+        order(process, f"write 0 {path}")
+        assert answer(process) == "exit 0"
+        assert check_trace(path) == SAMPLES * STEPS
+        assert file_bytes(path) == file_bytes(unbroken)
+        if kills >= 5:
+            break
     assert kills >= 3

@@ -28,7 +28,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], 
     made = Table(title=title, caption=caption, title_justify="left", caption_justify="left", title_style="bold")
     for number, column in enumerate(columns):
         numeric = bool(rows) and all(isinstance(row[number], int | float) or row[number] is None for row in rows)
-        made.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        made.add_column(column.replace("_", " "), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         made.add_row(*(_plain(cell) for cell in row))
     return made
