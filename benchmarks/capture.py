@@ -11,13 +11,13 @@ the generation adds to the peak (resident memory on a CPU, allocated memory on a
 
 import argparse
 import json
-import resource
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -96,14 +96,21 @@ def peak_growth(arguments: argparse.Namespace, dtype: str, way: str, length: int
     return float(json.loads(done.stdout.splitlines()[-1]))
 
 
+def resident_peak() -> float:
+    """Highest resident memory since the last reset, MB."""
+    status = Path("/proc/self/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) / 1024
+
+
 def print_memory(arguments: argparse.Namespace) -> None:
     """The child's side of `peak_growth`."""
     model = make(arguments, arguments.dtypes[0])
     one_generation(model, arguments.memory_of, 32, 1, 1)  # buffers that do not depend on the length
     if arguments.device == "cpu":
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        Path("/proc/self/clear_refs").write_text("5")  # forget the peak of making the model (Linux)
+        before = resident_peak()
         one_generation(model, arguments.memory_of, arguments.lengths[0], arguments.batch[0], 1)
-        print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+        print(resident_peak() - before)
     else:
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()

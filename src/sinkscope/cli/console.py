@@ -18,6 +18,11 @@ out = Console()
 err = Console(stderr=True)
 
 
+def counted(number: int, thing: str) -> str:
+    """A number with its noun."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
 def print_json(document: Mapping[str, Any]) -> None:
     """One JSON document on standard output."""
     typer.echo(json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False))

@@ -8,6 +8,7 @@ import typer
 from sinkscope.cli import console
 from sinkscope.cli.options import (
     BatchSize,
+    Chat,
     DecodingOptions,
     Device,
     Dtype,
@@ -35,6 +36,7 @@ def _generate(
     decoding: DecodingOptions,
     prompt: PromptText = None,
     prompts: PromptFile = None,
+    chat: Chat = False,
     limit: Limit = None,
     batch_size: BatchSize = 1,
     dtype: Dtype = None,
@@ -43,7 +45,7 @@ def _generate(
     as_json: Json = False,
 ) -> None:
     """Generate from prompts, with the model's own decoding loop."""
-    given = prompts_from(prompt, prompts, limit)
+    given = prompts_from(prompt, prompts, limit, chat)
     model = open_model(model_name, dtype, device, revision)
     settings = decoding.settings_for(model)
     for one in given:

@@ -30,7 +30,7 @@ def _info(
     if as_json:
         console.print_json({**found, "folder": str(found["folder"])})
         return
-    rows = [[name.replace("_", " "), _told(value)] for name, value in found.items() if value is not None]
+    rows = [[name.replace("_", " "), _told(value)] for name, value in found.items() if value not in (None, (), {})]
     console.out.print(console.table(str(found["name"]), ["what", "value"], rows))
 
 

@@ -13,10 +13,13 @@ from sinkscope.errors import UserError
 app = typer.Typer(
     name="sinkscope",
     help="Watch, test and use attention sinks in diffusion and autoregressive language models.",
-    no_args_is_help=True,
+    no_args_is_help=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+_INTERRUPTED = 130
+"""What typer returns in place of a KeyboardInterrupt."""
 
 
 def _show_version(asked: bool) -> None:
@@ -35,7 +38,7 @@ def options(
 
 
 def _add_commands() -> None:
-    # Imported here, so that a mistyped command does not have to wait for torch.
+    # Imported after the libraries were told to be quiet, which some of them read only once.
     from sinkscope.cli import demo, generate, info, sinks, trace
 
     for module in (info, generate, trace, sinks, demo):
@@ -49,10 +52,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code, 0 or 2."""
-    _quieten_libraries()
-    _add_commands()
     try:
-        result = app(args=arguments, standalone_mode=False)
+        _quieten_libraries()
+        _add_commands()
+        result = app(args=arguments, prog_name="sinkscope", standalone_mode=False)
+        if result == _INTERRUPTED:
+            raise KeyboardInterrupt
+        sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except UserError as error:
         return _fail(str(error))
@@ -60,8 +66,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _fail(f"{error.format_message()} (sinkscope --help lists commands and options)")
     except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted; finished samples of a trace are kept, go on with --resume")
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):
         # The reader of our output went away (`| head`); nothing is wrong, and nothing more can be said.
+        # typer exits where it notices first.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
@@ -82,4 +89,5 @@ def _quieten_libraries() -> None:
     os.environ.setdefault("TQDM_DISABLE", "1")  # GGUF files are unpacked under a bar that transformers can't silence
     from transformers.utils import logging
 
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]

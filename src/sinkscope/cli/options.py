@@ -7,7 +7,7 @@ option of the command. An option that is not given leaves the family's own setti
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Annotated, Any, get_type_hints
 
 import typer
@@ -30,6 +30,9 @@ PromptText = Annotated[str | None, typer.Option("--prompt", help="One prompt.")]
 PromptFile = Annotated[
     str | None,
     typer.Option("--prompts", metavar="FILE", help="JSON lines with id and prompt or messages; - reads stdin."),
+]
+Chat = Annotated[
+    bool, typer.Option("--chat", help="Put text prompts into the model's chat template, as a user's turn.")
 ]
 Limit = Annotated[int | None, typer.Option(min=1, help="Take the first N prompts.")]
 BatchSize = Annotated[int, typer.Option(min=1, help="Prompts run together.")]
@@ -113,12 +116,21 @@ def takes_decoding(command: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-def prompts_from(text: str | None, file: str | None, limit: int | None) -> list[Prompt]:
-    """The prompts of `--prompt` or `--prompts`, exactly one of which must be given."""
+def prompts_from(text: str | None, file: str | None, limit: int | None, chat: bool) -> list[Prompt]:
+    """The prompts of `--prompt` or `--prompts`, exactly one of which must be given.
+
+    With `chat`, texts become messages.
+    """
     if (text is None) == (file is None):
         raise UserError("give one of --prompt TEXT and --prompts FILE")
     prompts = text_prompt(text) if text is not None else read_prompts(str(file))
-    return prompts[:limit]
+    return [_in_chat(prompt) if chat else prompt for prompt in prompts[:limit]]
+
+
+def _in_chat(prompt: Prompt) -> Prompt:
+    if not isinstance(prompt.content, str):
+        return prompt
+    return replace(prompt, content=[{"role": "user", "content": prompt.content}])
 
 
 def open_model(name: str, dtype: str | None, device: str | None, revision: str | None) -> Model:

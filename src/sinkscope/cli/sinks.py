@@ -10,7 +10,7 @@ import xarray
 from sinkscope.cli import console
 from sinkscope.cli.options import Json
 from sinkscope.errors import UserError
-from sinkscope.sinks import TABLES, SinkReport, SinkRule, make_rule, summarise, table_rows
+from sinkscope.sinks import GROUPS, TABLES, SinkReport, SinkRule, make_rule, summarise, table_rows
 from sinkscope.trace import Trace, open_trace
 
 SHOWN = ("overview", "layers", "tokens", "classes", "motion")
@@ -29,9 +29,9 @@ def _sinks(
     rule: Annotated[str, typer.Option(help="excess, zscore, threshold or top-k.")] = "excess",
     scale: Annotated[str | None, typer.Option(help="Scale of excess: sum, percent or mean.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="Excess over the mean of the others; 3.")] = None,
-    k: Annotated[float | None, typer.Option(help="Of zscore: standard deviations; of top-k: how many.")] = None,
+    k: Annotated[float | None, typer.Option(help="Of zscore: standard deviations, 3; of top-k: how many, 1.")] = None,
     value: Annotated[float | None, typer.Option(help="Of threshold: share of attention; 0.3.")] = None,
-    group: Annotated[str, typer.Option(help="Queries that pay the attention: all, masked, prompt, block ...")] = "all",
+    group: Annotated[str, typer.Option(help=f"Queries that pay the attention: {', '.join(GROUPS)}.")] = "all",
     table: Annotated[
         list[str] | None, typer.Option(help=f"One of {', '.join(TABLES)}, or all; may be repeated.")
     ] = None,
@@ -72,9 +72,8 @@ def print_report(report: SinkReport, names: Iterable[str], most_rows: int = MOST
     """Every table, headed by the rule and the queries that it is of."""
     settings = ", ".join(f"{name}={value}" for name, value in report.rule.items() if name != "rule")
     rule = f"{report.rule.get('rule', 'rule')} ({settings})"
-    console.out.print(
-        f"[bold]{report.model.get('name')}[/bold]: {report.samples} samples, {rule}, queries: {report.group}"
-    )
+    samples = console.counted(report.samples, "sample")
+    console.out.print(f"[bold]{report.model.get('name')}[/bold]: {samples}, {rule}, queries: {report.group}")
     for name in names:
         if name in report.tables:
             cells = table_rows(report.tables[name])

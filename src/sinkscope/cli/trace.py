@@ -8,6 +8,7 @@ import typer
 from sinkscope.cli import console
 from sinkscope.cli.options import (
     BatchSize,
+    Chat,
     DecodingOptions,
     Device,
     Dtype,
@@ -36,6 +37,7 @@ def _trace(
     out: Annotated[Path, typer.Option(help="Folder of the trace, a zarr store.")],
     prompt: PromptText = None,
     prompts: PromptFile = None,
+    chat: Chat = False,
     limit: Limit = None,
     batch_size: BatchSize = 1,
     precision: Annotated[
@@ -61,7 +63,7 @@ def _trace(
     """Record received attention for every step, layer, head and token."""
     if resume and overwrite:
         raise UserError("give one of --resume and --overwrite, not both")
-    given = prompts_from(prompt, prompts, limit)
+    given = prompts_from(prompt, prompts, limit, chat)
     model = open_model(model_name, dtype, device, revision)
     recording = Recording(
         precision=precision,
@@ -115,7 +117,7 @@ def _report(trace: Trace, as_json: bool) -> None:
         return
     rows = [[sample["id"], sample["steps"], trace[number].attrs["text"]] for number, sample in enumerate(samples[:10])]
     left_out = f", the first 10 of {len(samples)}" if len(samples) > 10 else ""
-    title = f"{trace.path}: {len(samples)} samples, {size / 1e6:.1f} MB{left_out}"
+    title = f"{trace.path}: {console.counted(len(samples), 'sample')}, {size / 1e6:.2f} MB{left_out}"
     console.out.print(
         console.table(title, ["id", "steps", "text"], rows, caption=f"next: sinkscope sinks {trace.path}")
     )

@@ -48,13 +48,17 @@ def encode_prompts(model: Model, prompts: Prompts) -> list[list[int]]:
     vocabulary = vocabulary_size(model)
     for number, tokens in enumerate(encoded):
         if not tokens:
-            raise UserError(f"prompt {number} is empty; give at least one token")
+            raise UserError(f"{which_prompt(number, encoded)} is empty; give at least one token")
         if min(tokens) < 0 or max(tokens) >= vocabulary:
             wrong = next(t for t in tokens if not 0 <= t < vocabulary)
-            raise UserError(
-                f"prompt {number} holds token id {wrong}, the model's vocabulary has ids 0 to {vocabulary - 1}"
-            )
+            which = which_prompt(number, encoded)
+            raise UserError(f"{which} holds token id {wrong}, the model's vocabulary has ids 0 to {vocabulary - 1}")
     return encoded
+
+
+def which_prompt(number: int, prompts: Sequence[Sequence[int]]) -> str:
+    """How a message names one of these prompts."""
+    return "the prompt" if len(prompts) == 1 else f"prompt {number}"
 
 
 def vocabulary_size(model: Model) -> int:
@@ -119,7 +123,9 @@ def _encode(model: Model, prompt: Any) -> list[int]:
         return list(prompt)
     tokenizer = model.tokenizer
     if tokenizer is None:
-        raise UserError("this model's folder has no tokenizer; give prompts as token ids")
+        raise UserError(
+            "this model's folder has no tokenizer; give prompts as token ids (`input_ids` in a prompt file)"
+        )
     if isinstance(prompt, str):
         return [int(token) for token in tokenizer(prompt)["input_ids"]]
     if tokenizer.chat_template is None:

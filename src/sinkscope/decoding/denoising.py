@@ -20,7 +20,15 @@ import torch
 
 from sinkscope.attention import GROUPS, NOT_COUNTED
 from sinkscope.decoding.caches import BlockCache
-from sinkscope.decoding.canvas import Canvas, Prompts, check_context, encode_prompts, lay_out, vocabulary_size
+from sinkscope.decoding.canvas import (
+    Canvas,
+    Prompts,
+    check_context,
+    encode_prompts,
+    lay_out,
+    vocabulary_size,
+    which_prompt,
+)
 from sinkscope.decoding.confidence import CONFIDENCE, Candidates
 from sinkscope.decoding.forward import Forward
 from sinkscope.decoding.sampling import Sampler, prompt_seeds, row_generators, uniform_noise
@@ -59,16 +67,14 @@ def check_denoising(model: Model, encoded: Sequence[Sequence[int]], settings: De
     check_context(model, max(map(len, encoded)), settings.gen_length, "gen_length")
     holds_masks = [mask in tokens for tokens in encoded]
     if settings.gen_length == 0 and not all(holds_masks):
-        raise UserError(
-            f"prompt {holds_masks.index(False)} holds no mask to fill; write the mask token in it, or set gen_length"
-        )
+        which = which_prompt(holds_masks.index(False), encoded)
+        raise UserError(f"{which} holds no mask to fill; write the mask token in it, or set gen_length")
     if settings.cache is not None:
         if model.family.name == "masked-lm":
             raise UserError(f"{model.name} is a masked language model without a key-value cache; use cache=None")
         if any(holds_masks):
-            raise UserError(
-                f"prompt {holds_masks.index(True)} holds a mask token, which a block cache can't fill; use cache=None"
-            )
+            which = which_prompt(holds_masks.index(True), encoded)
+            raise UserError(f"{which} holds a mask token, which a block cache can't fill; use cache=None")
     vocabulary = vocabulary_size(model)
     for name, ids in (("suppress", settings.suppress), ("defer", settings.defer)):
         wrong = [token for token in ids if not 0 <= token < vocabulary]

@@ -92,7 +92,7 @@ def _decoded(line: bytes, where: str, *, first: bool) -> str:
 
 def _parse(text: str, number: int, where: str) -> Prompt:
     try:
-        record = json.loads(text)
+        record = json.loads(text.rstrip())
     except json.JSONDecodeError as error:
         raise UserError(
             f"{where} is not JSON ({error.msg}, column {error.colno}): expected one object a line"

@@ -20,12 +20,13 @@ from numpy.typing import NDArray
 
 from sinkscope.attention import GROUPS, Collect, watch
 from sinkscope.decoding import Denoising, Prompts, Step, default_settings, run
-from sinkscope.decoding.canvas import Canvas, encode_prompts, split_prompts
+from sinkscope.decoding.canvas import Canvas, encode_prompts, lay_out, split_prompts
 from sinkscope.decoding.forward import Forward
 from sinkscope.decoding.generation import Settings, check_prompts, most_steps, read_text
 from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.errors import UserError
 from sinkscope.families import Model
+from sinkscope.trace.groups import read_group
 from sinkscope.trace.layout import Counts, Maps, Statistics, plan_layout
 from sinkscope.trace.prompts import Prompt
 from sinkscope.trace.provenance import run_attributes
@@ -109,6 +110,10 @@ def record(
     statistics = _statistics(recording, settings)
     for prompt in named:
         _check(model, prompt, settings, statistics)
+    for batch in _batches(model, named, settings, batch_size):
+        lay_out(model, batch.tokens, 0, model.family.pad_token_id)  # refuses lengths that can't be run together
+    with watch(model, kernel=recording.kernel):
+        pass  # refuses a network or a kernel that can't be watched
     attributes = run_attributes(model, settings, {**asdict(recording), "batch_size": batch_size})
     store = TraceStore.resume(out, attributes) if resume else TraceStore.create(out, attributes, overwrite=overwrite)
 
@@ -117,6 +122,7 @@ def record(
             observer(Progress(samples_done=done, samples=len(named), step=step.index + 1, most_steps=most))
 
     with store:
+        _refuse_other_prompts(store, _batches(model, named, settings, batch_size))
         recorder = _Recorder(model, settings, recording, store, report)
         for batch in _batches(model, named, settings, batch_size):
             recorder.record(batch)
@@ -124,9 +130,17 @@ def record(
 
 
 def _named(prompts: Prompts | Sequence[Prompt]) -> list[Prompt]:
-    """Prompts with ids; unnamed ones are numbered from 0."""
-    if isinstance(prompts, Sequence) and prompts and isinstance(prompts[0], Prompt):
-        return [prompt for prompt in prompts if isinstance(prompt, Prompt)]
+    """Prompts with ids; unnamed ones are numbered from 0. Raises `UserError` for an id used twice."""
+    if isinstance(prompts, Sequence) and any(isinstance(prompt, Prompt) for prompt in prompts):
+        named = [prompt for prompt in prompts if isinstance(prompt, Prompt)]
+        if len(named) < len(prompts):
+            raise UserError(
+                f"{len(named)} of {len(prompts)} prompts are `Prompt`s with ids; give all of them ids, or none"
+            )
+        twice = [name for name, count in Counter(prompt.id for prompt in named).items() if count > 1]
+        if twice:
+            raise UserError(f"{len(named)} prompts share ids, {twice[0]!r} for one; ids must differ")
+        return named
     return [Prompt(str(number), content) for number, content in enumerate(split_prompts(prompts))]
 
 
@@ -172,6 +186,23 @@ def _batches(model: Model, prompts: Sequence[Prompt], settings: Settings, size: 
         some = tuple(prompts[first : first + size])
         tokens = tuple(encode_prompts(model, [prompt.content])[0] for prompt in some)
         yield _Batch(first, some, tokens, tuple(prompt_seeds(tokens, settings.seed, seen)))
+
+
+def _refuse_other_prompts(store: TraceStore, batches: Iterator[_Batch]) -> None:
+    """Raise `UserError` where a complete sample was made from another prompt than the one that now has its place."""
+    complete = {header.index: header for header in open_trace(store.path).samples if header.complete}
+    for batch in batches if complete else ():
+        for index, (prompt, seed) in enumerate(zip(batch.prompts, batch.seeds, strict=True), start=batch.first):
+            if index not in complete:
+                continue
+            header, attributes = complete[index], read_group(complete[index].folder) or {}
+            # A seed is drawn from the prompt's tokens, so it tells prompts apart.
+            if (header.id, attributes.get("seed")) != (prompt.id, seed):
+                was = f"the id {header.id!r}, asked {prompt.id!r}" if header.id != prompt.id else "another prompt"
+                raise UserError(
+                    f"sample {index} ({header.id!r}) of {store.path} has {was}: "
+                    "resume with the prompts that the trace was begun with"
+                )
 
 
 class _Recorder:

@@ -71,7 +71,7 @@ def no_heads(view: View) -> str | None:
     return (
         None
         if "head" in view.received.dims
-        else f"attention by queries {view.group!r} was recorded as a mean over heads"
+        else f"attention by queries {view.group!r} was recorded as a mean over heads: record with --by-group heads"
     )
 
 
@@ -90,7 +90,8 @@ def finish_epsilon(sums: xr.Dataset, _: Vocabulary) -> xr.Dataset:
 TABLES = [
     Table(
         "overview",
-        "sinks in one row (step, layer, head), their share of keys, share of rows with any, strength of the top",
+        "per row (step, layer, head): sinks, their share of keys, whether any, strength of the top; "
+        "steps asked: steps at which the queries had a row; keys: mean number; complete: finished samples",
         measure_overview,
         finish_overview,
     ),
