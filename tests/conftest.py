@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import sinkscope.attention  # noqa: F401  (registers the attention function that checkpoints are loaded with)
 from sinkscope.families import Model, load_model
 
 FIXTURES = Path(__file__).parent / "fixtures"

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from sinkscope.attention import GROUPS
 from sinkscope.decoding import Denoising, Step, denoise, generate
 from sinkscope.decoding.denoising import most_passes
 from sinkscope.errors import UserError
-from sinkscope.families import Model
+from sinkscope.families import Model, load_model
 
 MASK = 255
 PROMPTS = [[7, 3, 11], [5, 9, 2, 8, 1, 4, 6], [13], [5, 9, 2, 8, 1]]
@@ -167,11 +169,7 @@ def test_guidance_of_zero_is_no_guidance_and_halves_stay_apart(tiny: Callable[[s
 def test_any_schedule_ends_without_masks(
     blocks: int, length: int, steps: int, schedule: str, threshold: float | None, cache: str | None, prompt: int
 ) -> None:
-    from conftest import FIXTURES
-
-    from sinkscope.families import load_model
-
-    model = _once(lambda: load_model(FIXTURES / "dream-tiny", dtype="float32", device="cpu"))
+    model = _dream()
     way = Denoising(
         gen_length=blocks * length,
         block_length=length,
@@ -185,24 +183,21 @@ def test_any_schedule_ends_without_masks(
     assert len(all_steps) <= most_passes(way, 0)
 
 
-_LOADED: list[Model] = []
-
-
-def _once(load: Callable[[], Model]) -> Model:
-    if not _LOADED:
-        _LOADED.append(load())
-    return _LOADED[0]
+@cache
+def _dream() -> Model:
+    """Hypothesis does not take fixtures of a test's scope."""
+    return load_model(Path(__file__).parent.parent / "fixtures" / "dream-tiny", dtype="float32", device="cpu")
 
 
 @pytest.mark.parametrize(
     ("prompts", "way", "message"),
     [
         ([], {}, "no prompts were given"),
-        ([[]], {}, "prompt 0 is empty; give at least one token"),
+        ([[]], {}, "the prompt is empty; give at least one token"),
         ([[1], [2, 256]], {}, r"prompt 1 holds token id 256, the model's vocabulary has ids 0 to 255"),
         (["words"], {}, "no tokenizer; give prompts as token ids"),
         ([[1] * 250], {}, r"a prompt of 250 tokens and gen_length 12 make 262, the context is 256"),
-        ([[1]], {"gen_length": 0, "block_length": None, "steps": None}, "prompt 0 holds no mask to fill"),
+        ([[1]], {"gen_length": 0, "block_length": None, "steps": None}, "the prompt holds no mask to fill"),
         ([[1], [MASK]], {"cache": "dual"}, "prompt 1 holds a mask token, which a block cache can't fill"),
         ([[1]], {"suppress": (999,)}, "suppress names token id 999"),
     ],

@@ -231,7 +231,10 @@ def test_a_report_for_one_group_of_queries() -> None:
     sample = diffusion(4).sample
     report = summarise([sample], RULE, "masked")
     assert report.group == "masked"
-    assert report.absent["heads"] == "attention by queries 'masked' was recorded as a mean over heads"
+    assert (
+        report.absent["heads"]
+        == "attention by queries 'masked' was recorded as a mean over heads: record with --by-group heads"
+    )
     sinks = find_sinks(sample, RULE, received=received_from(sample, "masked"))
     np.testing.assert_allclose(report.tables["layers"]["sinks"], sinks_per_layer(sinks)["sinks"])
     assert "heads" in summarise([diffusion(4, by_head=True).sample], RULE, "masked").tables

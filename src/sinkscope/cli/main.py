@@ -1,5 +1,6 @@
 """The `sinkscope` command. A user's mistake is one line on standard error and exit code 2, never a traceback."""
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -65,6 +66,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except typer.TyperException as error:  # usage: an unknown option, a missing argument
         return _fail(f"{error.format_message()} (sinkscope --help lists commands and options)")
     except (KeyboardInterrupt, typer.Abort):
+        # Writes of zarr that were under way end with the process; asyncio would complain about each of them.
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
         return _fail("interrupted; finished samples of a trace are kept, go on with --resume")
     except (BrokenPipeError, SystemExit):
         # The reader of our output went away (`| head`); nothing is wrong, and nothing more can be said.
@@ -87,7 +90,7 @@ def _quieten_libraries() -> None:
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TQDM_DISABLE", "1")  # GGUF files are unpacked under a bar that transformers can't silence
-    from transformers.utils import logging
+    from transformers.utils import logging as notices
 
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    notices.set_verbosity_error()  # type: ignore[no-untyped-call]
+    notices.disable_progress_bar()  # type: ignore[no-untyped-call]

@@ -14,7 +14,6 @@ first position and nothing else, as in Fast-dLLM: its predictor lies outside the
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 
@@ -29,10 +28,11 @@ from sinkscope.decoding.canvas import (
     vocabulary_size,
     which_prompt,
 )
+from sinkscope.decoding.choice import Block, Choice, Predictions
 from sinkscope.decoding.confidence import CONFIDENCE, Candidates
 from sinkscope.decoding.forward import Forward
 from sinkscope.decoding.sampling import Sampler, prompt_seeds, row_generators, uniform_noise
-from sinkscope.decoding.schedules import SCHEDULES, even_share
+from sinkscope.decoding.schedules import SCHEDULES
 from sinkscope.decoding.settings import Denoising
 from sinkscope.decoding.step import Step
 from sinkscope.errors import UserError
@@ -99,33 +99,6 @@ def most_passes(settings: Denoising, most_masks: int) -> int:
     return max(one_by_one, settings.steps or 0)
 
 
-@dataclass(frozen=True)
-class _Predictions:
-    """Candidates of a step, in row order: where they are, what they would become, how sure the model is."""
-
-    rows: torch.Tensor
-    columns: torch.Tensor
-    tokens: torch.Tensor
-    scores: torch.Tensor
-
-
-@dataclass(kw_only=True)
-class _Block:
-    """Where the current block stands. `held_back`.
-
-    What threshold decoding still owes to an even schedule, a number a row.
-    """
-
-    number: int
-    bounds: tuple[int, int]
-    fed: tuple[int, int]
-    steps: int
-    masks: list[int]
-    held_back: list[int]
-    cache: BlockCache | None
-    step: int = 0
-
-
 class _Run:
     """One generation: the canvas as it is now, and what is fixed about it."""
 
@@ -156,6 +129,7 @@ class _Run:
         )
         guided = canvas if settings.cfg_scale == 0 else _doubled(canvas)
         self._forward = Forward(model, guided)
+        self._choice = Choice(settings, padding=(~canvas.real).sum(-1).tolist(), width=width)
         self._index = 0
 
     @torch.no_grad()
@@ -168,13 +142,13 @@ class _Run:
                 if block.cache is not None and block.step == 1:
                     block.fed = block.cache.hold(*block.bounds)
 
-    def _begin(self, number: int) -> _Block:
+    def _begin(self, number: int) -> Block:
         width = self._tokens.shape[1]
         first = 0 if self._settings.gen_length == 0 else self._prompt_length + number * self._block_length
         kind = self._settings.cache
         at_start = self._open(number).sum(-1).tolist()
         steps = self._settings.steps
-        return _Block(
+        return Block(
             number=number,
             bounds=(first, min(first + self._block_length, width)),
             fed=(0, width),
@@ -184,7 +158,7 @@ class _Run:
             cache=None if kind is None else BlockCache(kind, self._model.shape.layers),
         )
 
-    def _ended(self, block: _Block) -> bool:
+    def _ended(self, block: Block) -> bool:
         """As in the references: all scheduled steps are made; threshold and cached decoding end when nothing is left.
 
         A cached block makes at least two passes, the full one and one over the cache.
@@ -193,7 +167,7 @@ class _Run:
             return block.step == block.steps
         return block.step >= (1 if block.cache is None else 2) and not bool(self._open(block.number).any())
 
-    def _advance(self, block: _Block) -> Step:
+    def _advance(self, block: Block) -> Step:
         """One forward pass and its commits."""
         seen = self._tokens.clone()
         groups = self._groups(block.number)[:, block.fed[0] : block.fed[1]]
@@ -202,7 +176,9 @@ class _Run:
         if only_first:
             open_now = open_now & (torch.arange(open_now.shape[1], device=open_now.device) == block.bounds[0])
         predictions = self._predict(open_now, block.fed, groups, block.cache)
-        chosen = torch.ones_like(predictions.rows, dtype=torch.bool) if only_first else self._choose(predictions, block)
+        chosen = (
+            torch.ones_like(predictions.rows, dtype=torch.bool) if only_first else self._choice.of(predictions, block)
+        )
         rows, columns = predictions.rows[chosen], predictions.columns[chosen]
         self._tokens[rows, columns] = predictions.tokens[chosen]
         committed = torch.zeros_like(self._generated)
@@ -226,13 +202,13 @@ class _Run:
 
     def _predict(
         self, open_now: torch.Tensor, fed: tuple[int, int], groups: torch.Tensor, cache: BlockCache | None
-    ) -> _Predictions:
+    ) -> Predictions:
         """Predict every open position, (batch, position) boolean."""
         rows, columns = open_now.nonzero(as_tuple=True)
         wanted = (int(columns.min()), int(columns.max()) + 1) if len(columns) else (fed[0], fed[0] + 1)
         logits = self._logits(fed, wanted, groups, cache)[rows, columns - wanted[0]]
         if not len(rows):
-            return _Predictions(rows, columns, rows, logits.new_zeros(0))
+            return Predictions(rows, columns, rows, logits.new_zeros(0))
         tokens, probabilities = self._sampler.choose(logits, rows, self._noise)
         uniform = uniform_noise(rows, self._noise) if self._settings.confidence == "random" else torch.zeros(len(rows))
         candidates = Candidates(probabilities=probabilities, tokens=tokens, uniform=uniform)
@@ -240,7 +216,7 @@ class _Run:
         if self._settings.defer:
             late = torch.isin(tokens, torch.tensor(self._settings.defer, device=tokens.device))
             scores = scores.masked_fill(late, -torch.inf)
-        return _Predictions(rows, columns, tokens, scores)
+        return Predictions(rows, columns, tokens, scores)
 
     def _logits(
         self, fed: tuple[int, int], wanted: tuple[int, int], groups: torch.Tensor, cache: BlockCache | None
@@ -252,42 +228,6 @@ class _Run:
         both = torch.cat([self._tokens, blind])
         conditional, unconditional = self._forward(both, fed, wanted, groups.repeat(2, 1), cache).chunk(2)
         return unconditional + (self._settings.cfg_scale + 1) * (conditional - unconditional)
-
-    def _choose(self, predictions: _Predictions, block: _Block) -> torch.Tensor:
-        """Which predictions are committed, (candidate,) boolean; every row of the batch decides for itself.
-
-        Equal confidences are common (top-p makes certainties), and the references leave them to `torch.topk` over a row
-        of the canvas. So do we, on the CPU and over the row without its padding: the choice is theirs, and depends
-        neither on the batch nor on the device.
-        """
-        rows, columns, scores = predictions.rows.cpu(), predictions.columns.cpu(), predictions.scores.cpu()
-        width, padding = self._tokens.shape[1], (~self._real).sum(-1).tolist()
-        chosen = torch.zeros(len(rows), dtype=torch.bool)
-        for row in range(len(block.masks)):
-            members = (rows == row).nonzero().flatten()
-            if not len(members):
-                continue
-            laid_out = torch.full((width - padding[row],), -torch.inf, dtype=scores.dtype)
-            laid_out[columns[members] - padding[row]] = scores[members].clamp(min=torch.finfo(scores.dtype).min)
-            picked = self._pick(laid_out, len(members), row, block) + padding[row]
-            chosen[members] = torch.isin(columns[members], picked)
-        return chosen.to(predictions.rows.device)
-
-    def _pick(self, scores: torch.Tensor, candidates: int, row: int, block: _Block) -> torch.Tensor:
-        """Positions to commit in one row. scores (position,): -inf where nothing is to be committed."""
-        threshold = self._settings.threshold
-        if threshold is None:
-            count = self._schedule.count(block.step, block.steps, candidates, block.masks[row])
-            return scores.topk(count).indices
-        most = candidates
-        if self._schedule.even_threshold:
-            share = even_share(block.step, block.steps, block.masks[row]) if block.step < block.steps else 0
-            most = min(candidates, max(1, share + block.held_back[row]))
-        best = scores.topk(most)
-        sure = best.values >= threshold
-        sure[0] = True
-        block.held_back[row] = most - int(sure.sum())
-        return best.indices[sure]
 
     def _open(self, block: int) -> torch.Tensor:
         """Positions that may be committed now, (batch, position): masked, and not in a later block."""

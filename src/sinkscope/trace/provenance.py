@@ -11,8 +11,8 @@ from sinkscope.families import Model
 PACKAGES = ("sinkscope", "torch", "transformers", "xarray", "zarr", "numpy")
 
 
-def run_attributes(model: Model, settings: Settings, recording: dict[str, Any]) -> dict[str, Any]:
-    """Model, revision, dtype, device, decoding, recording and versions, as JSON."""
+def run_attributes(model: Model, settings: Settings, recording: dict[str, Any], prompts: str) -> dict[str, Any]:
+    """Model, revision, dtype, device, decoding, recording, versions and a digest of the prompts, as JSON."""
     family = model.family
     return {
         "model": {
@@ -33,5 +33,6 @@ def run_attributes(model: Model, settings: Settings, recording: dict[str, Any]) 
         },
         "decoding": {"kind": "denoising" if isinstance(settings, Denoising) else "autoregressive", **asdict(settings)},
         "recording": recording,
+        "prompts": prompts,
         "versions": {name: version(name) for name in PACKAGES},
     }

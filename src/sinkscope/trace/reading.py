@@ -71,12 +71,10 @@ class Trace:
             return self.samples[key]
         found = next((sample for sample in self.samples if sample.id == key), None)
         if found is None:
-            raise UserError(f"the trace {self.path} has no sample with the id {key!r}: {self._known_ids()}")
+            shown = ", ".join(repr(name) for name in self.ids[:5]) or "none"
+            more = " ..." if len(self) > 5 else ""
+            raise UserError(f"the trace {self.path} has no sample with the id {key!r}: it has {shown}{more}")
         return found
-
-    def _known_ids(self) -> str:
-        shown = ", ".join(repr(name) for name in self.ids[:5])
-        return f"it has {shown or 'none'}{' ...' if len(self) > 5 else ''}"
 
     def _summary(self) -> str:
         model = self.attrs.get("model", {}).get("name", "an unnamed model")

@@ -8,8 +8,10 @@ ends in the same trace as an unbroken one. Memory holds one batch, however many 
 the prompts in their order, also when resuming, so that a sample's numbers never depend on where a run was stopped.
 """
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -26,7 +28,6 @@ from sinkscope.decoding.generation import Settings, check_prompts, most_steps, r
 from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.errors import UserError
 from sinkscope.families import Model
-from sinkscope.trace.groups import read_group
 from sinkscope.trace.layout import Counts, Maps, Statistics, plan_layout
 from sinkscope.trace.prompts import Prompt
 from sinkscope.trace.provenance import run_attributes
@@ -107,14 +108,10 @@ def record(
     named = _named(prompts)
     if not named:
         raise UserError("no prompts were given")
-    statistics = _statistics(recording, settings)
-    for prompt in named:
-        _check(model, prompt, settings, statistics)
-    for batch in _batches(model, named, settings, batch_size):
-        lay_out(model, batch.tokens, 0, model.family.pad_token_id)  # refuses lengths that can't be run together
+    digest = _survey(model, named, settings, _statistics(recording, settings), batch_size)
     with watch(model, kernel=recording.kernel):
         pass  # refuses a network or a kernel that can't be watched
-    attributes = run_attributes(model, settings, {**asdict(recording), "batch_size": batch_size})
+    attributes = run_attributes(model, settings, {**asdict(recording), "batch_size": batch_size}, digest)
     store = TraceStore.resume(out, attributes) if resume else TraceStore.create(out, attributes, overwrite=overwrite)
 
     def report(done: int, step: Step, most: int) -> None:
@@ -122,7 +119,6 @@ def record(
             observer(Progress(samples_done=done, samples=len(named), step=step.index + 1, most_steps=most))
 
     with store:
-        _refuse_other_prompts(store, _batches(model, named, settings, batch_size))
         recorder = _Recorder(model, settings, recording, store, report)
         for batch in _batches(model, named, settings, batch_size):
             recorder.record(batch)
@@ -157,13 +153,28 @@ def _statistics(recording: Recording, settings: Settings) -> Statistics:
     )
 
 
-def _check(model: Model, prompt: Prompt, settings: Settings, statistics: Statistics) -> None:
+def _survey(
+    model: Model, prompts: Sequence[Prompt], settings: Settings, statistics: Statistics, batch_size: int
+) -> str:
+    """Check every prompt and batch before any work; returns what tells this list of prompts from another."""
+    digest = hashlib.sha256()
+    for batch in _batches(model, prompts, settings, batch_size):
+        lay_out(model, batch.tokens, 0, model.family.pad_token_id)  # refuses lengths that can't be run together
+        for prompt, tokens in zip(batch.prompts, batch.tokens, strict=True):
+            with _naming(prompt):
+                check_prompts(model, [tokens], settings)
+            plan_layout(_counts(model, tokens, [tokens], settings), statistics)
+            digest.update(repr((prompt.id, tokens)).encode())
+    return f"{len(prompts)}, sha256 {digest.hexdigest()[:16]}"
+
+
+@contextmanager
+def _naming(prompt: Prompt) -> Iterator[None]:
+    """Name the prompt in a mistake's message."""
     try:
-        encoded = encode_prompts(model, [prompt.content])
-        check_prompts(model, encoded, settings)
+        yield
     except UserError as error:
         raise UserError(f"prompt {prompt.id!r}: {error}") from error
-    plan_layout(_counts(model, encoded[0], encoded, settings), statistics)
 
 
 def _counts(model: Model, tokens: Sequence[int], batch: Sequence[Sequence[int]], settings: Settings) -> Counts:
@@ -184,25 +195,13 @@ def _batches(model: Model, prompts: Sequence[Prompt], settings: Settings, size: 
     seen: Counter[bytes] = Counter()
     for first in range(0, len(prompts), size):
         some = tuple(prompts[first : first + size])
-        tokens = tuple(encode_prompts(model, [prompt.content])[0] for prompt in some)
+        tokens = tuple(_encoded(model, prompt) for prompt in some)
         yield _Batch(first, some, tokens, tuple(prompt_seeds(tokens, settings.seed, seen)))
 
 
-def _refuse_other_prompts(store: TraceStore, batches: Iterator[_Batch]) -> None:
-    """Raise `UserError` where a complete sample was made from another prompt than the one that now has its place."""
-    complete = {header.index: header for header in open_trace(store.path).samples if header.complete}
-    for batch in batches if complete else ():
-        for index, (prompt, seed) in enumerate(zip(batch.prompts, batch.seeds, strict=True), start=batch.first):
-            if index not in complete:
-                continue
-            header, attributes = complete[index], read_group(complete[index].folder) or {}
-            # A seed is drawn from the prompt's tokens, so it tells prompts apart.
-            if (header.id, attributes.get("seed")) != (prompt.id, seed):
-                was = f"the id {header.id!r}, asked {prompt.id!r}" if header.id != prompt.id else "another prompt"
-                raise UserError(
-                    f"sample {index} ({header.id!r}) of {store.path} has {was}: "
-                    "resume with the prompts that the trace was begun with"
-                )
+def _encoded(model: Model, prompt: Prompt) -> list[int]:
+    with _naming(prompt):
+        return encode_prompts(model, [prompt.content])[0]
 
 
 class _Recorder:

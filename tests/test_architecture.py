@@ -1,0 +1,162 @@
+"""The house rules that a machine can check: who imports whom, what is never called, how large things may grow."""
+
+import ast
+import inspect
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import sinkscope
+
+SOURCE = Path(sinkscope.__file__).parent
+ORDER = ("families", "attention", "decoding", "trace", "sinks", "report", "cli")
+EVERYWHERE = {"errors"}
+MODULES = sorted(SOURCE.rglob("*.py"))
+TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in MODULES}
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+each_module = pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """Full names of everything imported anywhere in a module, `from package import name` as package.name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def folder_of(path: Path) -> str | None:
+    parts = path.relative_to(SOURCE).parts
+    return parts[0] if len(parts) > 1 else None
+
+
+def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), node
+
+
+def of_kind(*kinds: type[ast.AST]) -> Iterator[tuple[Path, ast.AST]]:
+    return ((path, node) for path, tree in TREES.items() for node in ast.walk(tree) if isinstance(node, kinds))
+
+
+def test_the_walk_sees_the_whole_house() -> None:
+    folders = {folder_of(path) for path in MODULES} - {None}
+    assert len(MODULES) > 60
+    assert folders <= set(ORDER), f"{folders - set(ORDER)} has no place in the order of imports"
+
+
+@each_module
+def test_imports_run_one_way(path: Path) -> None:
+    folder = folder_of(path)
+    for name in imported(TREES[path]):
+        parts = name.split(".")
+        if parts[0] != "sinkscope" or len(parts) == 1:
+            continue
+        assert parts[1] != "cli" or folder == "cli", f"nobody imports cli, {path} does"
+        if folder is not None and parts[1] not in EVERYWHERE:
+            assert parts[1] in ORDER, f"{path} imports {name}, which is not a folder of the house"
+            assert ORDER.index(parts[1]) <= ORDER.index(folder), f"{path} imports {name} upwards"
+
+
+@each_module
+def test_nothing_remote_or_pickled_is_run(path: Path) -> None:
+    names = {name.split(".")[0] for name in imported(TREES[path])}
+    unpickling = {function for function, _ in calls(TREES[path]) if function.startswith("pickle.")}
+    assert not unpickling
+    assert not names & {"dill", "joblib", "cloudpickle", "shelve", "marshal"}
+    for function, call in calls(TREES[path]):
+        given = {keyword.arg: keyword.value for keyword in call.keywords}
+        if "trust_remote_code" in given:
+            assert ast.unparse(given["trust_remote_code"]) == "False"
+        assert function not in ("eval", "exec", "compile")
+        if function in ("torch.load", "load") and "torch" in names:
+            assert folder_of(path) == "families"
+            assert ast.unparse(given["weights_only"]) == "True"
+        assert "allow_pickle" not in given
+    text = path.read_text(encoding="utf-8")
+    assert text.count("trust_remote_code") == text.count("trust_remote_code=False")
+
+
+@each_module
+def test_modules_are_small_documented_and_named_for_what_they_do(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) < 400
+    assert ast.get_docstring(TREES[path])
+    assert not {part.removesuffix(".py") for part in path.parts} & {"utils", "util", "helpers", "common", "misc"}
+
+
+def test_functions_and_classes_are_small() -> None:
+    long = {
+        f"{path.name}:{node.name}": (node.end_lineno or 0) - node.lineno + 1
+        for path, node in of_kind(ast.FunctionDef, ast.AsyncFunctionDef)
+        if isinstance(node, Function)
+    }
+    assert len(long) > 200
+    assert {name: lines for name, lines in long.items() if lines >= 60} == {}
+    methods = {
+        f"{path.name}:{node.name}": sum(isinstance(one, Function) and not _special(one.name) for one in node.body)
+        for path, node in of_kind(ast.ClassDef)
+        if isinstance(node, ast.ClassDef)
+    }
+    assert len(methods) > 60
+    assert {name: count for name, count in methods.items() if count > 10} == {}
+
+
+def _special(name: str) -> bool:
+    """Methods that Python or a notebook calls."""
+    return name.startswith("__") or name == "_repr_html_"
+
+
+def test_no_error_is_caught_blindly() -> None:
+    blind = [
+        f"{path.name}:{node.lineno}"
+        for path, node in of_kind(ast.ExceptHandler)
+        if isinstance(node, ast.ExceptHandler)
+        and (node.type is None or ast.unparse(node.type) == "Exception" or _swallows_all(node))
+    ]
+    assert blind == []
+
+
+def _swallows_all(handler: ast.ExceptHandler) -> bool:
+    """BaseException may be caught to tidy up, if it is raised again."""
+    assert handler.type is not None
+    last = handler.body[-1]
+    return ast.unparse(handler.type) == "BaseException" and not (isinstance(last, ast.Raise) and last.exc is None)
+
+
+def test_public_names_are_there_sorted_and_documented() -> None:
+    assert sorted(sinkscope.__all__) == sinkscope.__all__
+    assert len(set(sinkscope.__all__)) == len(sinkscope.__all__)
+    for name in sinkscope.__all__:
+        thing = getattr(sinkscope, name)
+        text = thing.__doc__ or ""
+        assert text.strip(), f"sinkscope.{name} has no docstring"
+        # A dataclass without one is given its signature.
+        assert not text.startswith(f"{name}("), f"sinkscope.{name} has no docstring"
+        assert thing.__module__.startswith("sinkscope.")
+
+
+def test_public_functions_are_annotated() -> None:
+    functions = [getattr(sinkscope, name) for name in sinkscope.__all__]
+    checked = [function for function in functions if inspect.isfunction(function)]
+    assert len(checked) > 10
+    for function in checked:
+        signature = inspect.signature(function)
+        assert signature.return_annotation is not inspect.Signature.empty
+        assert all(one.annotation is not inspect.Parameter.empty for one in signature.parameters.values())
+
+
+def test_what_is_imported_is_declared() -> None:
+    project = tomllib.loads((SOURCE.parent.parent / "pyproject.toml").read_text())["project"]
+    declared = [*project["dependencies"], *project["optional-dependencies"]["gguf"]]
+    names = {text.split(">")[0].split("=")[0].strip().replace("-", "_") for text in declared}
+    # Packages that transformers itself needs and hands on.
+    handed_on = {"huggingface_hub", "tokenizers"}
+    used = {name.split(".")[0] for tree in TREES.values() for name in imported(tree)}
+    assert used - set(sys.stdlib_module_names) - names - handed_on - {"sinkscope"} == set()
