@@ -15,8 +15,11 @@ from transformers import (
     MistralForCausalLM,
     ModernBertConfig,
     ModernBertForMaskedLM,
+    OPTConfig,
+    OPTForCausalLM,
     PreTrainedModel,
 )
+from transformers.models.llama.modeling_llama import LlamaAttention
 
 from sinkscope.attention import GROUPS, Collect, asking, watch
 from sinkscope.attention.kernels import KERNELS
@@ -279,3 +282,94 @@ def test_user_mistakes_get_one_line() -> None:
             _ = watched.received
         with pytest.raises(UserError, match="watched already"), watch(network):
             pass
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kind", ["boolean", "infinite", "lowest"])
+def test_padding_counts_for_nothing_under_a_mask_of_four_dimensions(kernel: str, kind: str) -> None:
+    network = llama(causal=False)
+    network.set_attn_implementation("sinkscope")
+    tokens = torch.randint(0, 101, (2, 13))
+    flat = torch.ones_like(tokens)
+    flat[1, :4] = 0
+    visible = flat.bool().view(2, 1, 1, 13) & flat.bool().view(2, 1, 13, 1)
+    low = {"infinite": -torch.inf, "lowest": torch.finfo(torch.float32).min}.get(kind, 0.0)
+    mask = visible if kind == "boolean" else torch.zeros(visible.shape).masked_fill(~visible, low)
+    with watch(network, kernel=kernel) as watched:
+        network(tokens, attention_mask=flat)
+        expected = watched.received
+        network(tokens, attention_mask=mask)
+    assert watched.last.queries.flatten().tolist() == [13, 9]
+    torch.testing.assert_close(watched.received, expected, atol=2e-6, rtol=0)
+
+
+def test_dropout_in_training_is_that_of_sdpa() -> None:
+    network = llama(causal=True)
+    network.config.attention_dropout = 0.5
+    for module in network.modules():
+        if isinstance(module, LlamaAttention):
+            module.attention_dropout = 0.5
+    network.train()
+    tokens = torch.randint(0, 101, (1, 13))
+    torch.manual_seed(1)
+    plain = network(tokens).logits
+    torch.manual_seed(1)
+    with watch(network):
+        assert torch.equal(network(tokens).logits, plain)
+
+
+def test_gradients_flow_and_statistics_hold_no_graph() -> None:
+    network = llama(causal=False)
+    network.requires_grad_(True)
+    tokens = torch.randint(0, 101, (2, 13))
+    mask = torch.ones_like(tokens)
+    mask[1, :4] = 0
+    with watch(network, Collect(norms=True, entropy=True)) as watched:
+        network(tokens, attention_mask=mask).logits.sum().backward()
+    assert not watched.received.requires_grad
+    assert watched.last.key_norm is not None
+    assert not watched.last.key_norm.requires_grad
+    assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in network.parameters())
+
+
+def test_a_body_called_by_itself_is_watched_too_and_a_failed_pass_is_forgotten() -> None:
+    network = llama(causal=False)
+    tokens = torch.randint(0, 101, (1, 13))
+    with watch(network) as watched:
+        network.base_model(tokens)
+        alone = watched.received
+        with pytest.raises(IndexError):
+            network(torch.full_like(tokens, 5000))
+        network(tokens)
+    assert watched.passes == 2
+    assert torch.equal(alone, watched.received)
+    body = network.base_model
+    assert isinstance(body, PreTrainedModel)
+    with watch(body), pytest.raises(UserError, match="watched already"), watch(network):
+        pass
+
+
+def test_networks_whose_head_goes_past_the_body_are_watched() -> None:
+    config = OPTConfig(
+        hidden_size=48, ffn_dim=71, num_hidden_layers=2, num_attention_heads=6, vocab_size=101, word_embed_proj_dim=48,
+        max_position_embeddings=64,
+    )  # fmt: skip
+    network = _frozen(OPTForCausalLM(config))
+    tokens = torch.randint(3, 101, (1, 13))
+    with watch(network) as watched:
+        network(tokens)
+    maps = eager_maps(network, tokens, torch.ones_like(tokens))
+    torch.testing.assert_close(watched.received, maps.mean(3), atol=2e-5, rtol=0)
+
+
+def test_labels_that_do_not_fit_are_refused() -> None:
+    network = llama(causal=False)
+    tokens = torch.randint(0, 101, (1, 13))
+    for labels, message in (
+        (torch.zeros(1, 12, dtype=torch.long), r"labels have the shape \(1, 12\), this pass has 1 rows of 13 queries"),
+        (torch.full((1, 13), 7), "labels must lie between -1 and 4, got 7 to 7"),
+    ):
+        with watch(network), asking(labels), pytest.raises(UserError, match=message):
+            network(tokens)
+    with watch(network) as watched, pytest.raises(UserError, match="no layer 7"):
+        watched.collect = Collect(map_layers=(7,))

@@ -85,3 +85,6 @@ def test_a_paradigm_refuses_the_other(model: Model, tiny: Callable[[str], Model]
         decode(tiny("llada-tiny"), [1, 2], Decoding())
     with pytest.raises(UserError, match="max_new_tokens 63 make 65, the context is 64"):
         decode(model, [1, 2], Decoding(max_new_tokens=63))
+    for wrong in (999, -1):
+        with pytest.raises(UserError, match=f"suppress names token id {wrong}"):
+            decode(model, [1, 2], Decoding(max_new_tokens=3, suppress=(wrong,)))

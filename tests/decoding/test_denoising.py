@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -147,6 +148,36 @@ def test_masks_inside_the_prompt_are_filled(tiny: Callable[[str], Model]) -> Non
     assert filled.forward_passes == 2
 
 
+@pytest.mark.parametrize("schedule", ["blocks", "dream"])
+def test_rows_with_unequal_numbers_of_masks_keep_their_own_steps(tiny: Callable[[str], Model], schedule: str) -> None:
+    model = tiny("llada-tiny")
+    # Some given tokens in each: a canvas of masks alone predicts the same everywhere, to rounding.
+    prompts = [[7, *[MASK] * 9, 3, 8], [4, MASK, MASK], [MASK, 5, MASK, 6, MASK]]
+    way = Denoising(gen_length=0, block_length=None, steps=None, schedule=schedule, temperature=0.9)
+    together = list(denoise(model, prompts, way))
+    for row, prompt in enumerate(prompts):
+        alone = list(denoise(model, prompt, way))
+        assert alone[-1].canvas[0].tolist() == together[-1].canvas[row, -len(prompt) :].tolist()
+        assert sum(bool(step.takes_part[row]) for step in together) == len(alone)
+        assert all(bool(step.takes_part[0]) for step in alone)
+
+
+@pytest.mark.parametrize("way", ["threshold", "prefix cache", "dual cache", "dream threshold"])
+def test_a_row_takes_part_in_the_passes_it_would_make_alone(tiny: Callable[[str], Model], way: str) -> None:
+    model = tiny("llada-tiny")
+    together = list(denoise(model, PROMPTS, WAYS[way]))
+    for row, prompt in enumerate(PROMPTS):
+        assert sum(bool(step.takes_part[row]) for step in together) == len(list(denoise(model, prompt, WAYS[way])))
+
+
+def test_deferred_tokens_keep_their_confidence(tiny: Callable[[str], Model]) -> None:
+    model = tiny("llada-tiny")
+    with favouring(model, 17):
+        steps = list(denoise(model, [3, 4], Denoising(gen_length=4, block_length=4, steps=4, defer=(17,))))
+    committed = torch.cat([step.confidence[step.committed] for step in steps])
+    assert bool(((committed > 0.99) & (committed <= 1)).all())
+
+
 def test_guidance_of_zero_is_no_guidance_and_halves_stay_apart(tiny: Callable[[str], Model]) -> None:
     model = tiny("llada-tiny")
     steps = list(denoise(model, PROMPTS, WAYS["guided"]))
@@ -200,10 +231,14 @@ def _dream() -> Model:
         ([[1]], {"gen_length": 0, "block_length": None, "steps": None}, "the prompt holds no mask to fill"),
         ([[1], [MASK]], {"cache": "dual"}, "prompt 1 holds a mask token, which a block cache can't fill"),
         ([[1]], {"suppress": (999,)}, "suppress names token id 999"),
+        ([[1]], {"suppress": tuple(range(255))}, "suppress leaves no token to predict; name fewer of the 256 ids"),
+        (None, {}, "prompts must be text, messages, token ids or a list of those, got NoneType"),
+        ([1.5], {}, "a prompt must be text, messages or token ids, got float"),
+        (torch.zeros(2, 3, 4, dtype=torch.long), {}, "token ids must be whole numbers"),
     ],
 )
 def test_what_does_not_fit_the_model_is_refused_before_the_first_pass(
-    tiny: Callable[[str], Model], prompts: list[object], way: dict[str, object], message: str
+    tiny: Callable[[str], Model], prompts: Any, way: dict[str, object], message: str
 ) -> None:
     fitting = {"gen_length": 12, "block_length": 4, "steps": 6, **way}
     with pytest.raises(UserError, match=message):

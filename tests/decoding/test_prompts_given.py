@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer
@@ -40,6 +41,8 @@ def test_text_chat_and_token_ids(talking: Model) -> None:
     assert encode_prompts(talking, [[3], [4, 5]]) == [[3], [4, 5]]
     assert encode_prompts(talking, torch.tensor([3, 4])) == [[3, 4]]
     assert encode_prompts(talking, torch.tensor([[3, 4], [5, 6]])) == [[3, 4], [5, 6]]
+    assert encode_prompts(talking, np.array([[3, 4]])) == [[3, 4]]
+    assert encode_prompts(talking, [np.int64(3), np.int64(4)]) == [[3, 4]]
     padded = {"input_ids": [[0, 3], [4, 5]], "attention_mask": [[0, 1], [1, 1]]}
     assert encode_prompts(talking, padded) == [[3], [4, 5]]
 

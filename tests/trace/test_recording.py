@@ -9,9 +9,10 @@ import pytest
 import torch
 import xarray
 from eager_oracle import causal_maps, group_of, passes_of
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import Lfm2Config, Lfm2ForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from sinkscope.decoding import Decoding, Denoising, generate
+from sinkscope.errors import UserError
 from sinkscope.families import Model, load_model
 from sinkscope.trace import FLOAT16_ERROR, Maps, Recording, Trace, record
 
@@ -293,3 +294,43 @@ def test_a_trace_says_how_it_was_made(tiny: Callable[[str], Model], tmp_path: Pa
     assert trace[1].attrs["prompt_length"] == 7
     assert trace[1].attrs["complete"] is True
     assert trace[1].attrs["text"] is None
+
+
+def test_a_row_that_is_done_early_has_the_steps_it_has_alone(tiny: Callable[[str], Model], tmp_path: Path) -> None:
+    model = tiny("llada-tiny")
+    prompts = [[7, MASK, MASK, MASK, MASK, 3], [4, MASK, 9]]
+    maps = Recording(maps=Maps(steps=(0,), layers=(1,), heads=(0,)))
+    for name, way in {
+        "filled": Denoising(gen_length=0, block_length=None, steps=None),
+        "threshold": Denoising(gen_length=4, block_length=2, steps=4, threshold=0.3),
+    }.items():
+        together = record(model, prompts, way, out=tmp_path / name, batch_size=2, recording=maps)
+        for number, prompt in enumerate(prompts):
+            alone = record(model, [prompt], way, out=tmp_path / f"{name}{number}", recording=maps)[0]
+            assert together[number].sizes == alone.sizes
+            np.testing.assert_array_equal(together[number]["canvas"], alone["canvas"])
+            np.testing.assert_allclose(
+                together[number]["received"].values.astype(np.float64),
+                alone["received"].values.astype(np.float64),
+                atol=1e-3,
+            )
+
+
+def test_what_cannot_be_recorded_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    config = Lfm2Config(
+        hidden_size=48, intermediate_size=71, num_hidden_layers=3, num_attention_heads=6, num_key_value_heads=2,
+        vocab_size=101, layer_types=["conv", "full_attention", "conv"], max_position_embeddings=64, pad_token_id=0,
+        bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    Lfm2ForCausalLM(config).save_pretrained(tmp_path / "model")
+    model = load_model(tmp_path / "model", device="cpu")
+    with pytest.raises(UserError, match="3 layers of 6 heads, but attention of 1 x 6 was seen"):
+        record(model, [[5, 6]], Decoding(max_new_tokens=2), out=tmp_path / "t")
+    assert not (tmp_path / "t").exists()
+
+
+def test_recording_options_are_checked() -> None:
+    with pytest.raises(UserError, match="unknown precision 'bf16'; choose float16 or float32"):
+        Recording(precision="bf16")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="unknown by_group 'x'"):
+        Recording(by_group="x")  # type: ignore[arg-type]

@@ -58,7 +58,9 @@ def attention_forward(
         scale=kwargs.get("scaling") or query.shape[-1] ** -0.5,
     )
     tally = current.begin_layer(attention)
-    output = KERNELS[current.kernel](attention, tally, sdpa)
+    # Dropout is SDPA's own business: the one-pass output would leave it out.
+    kernel = "two-pass" if kwargs.get("dropout") else current.kernel
+    output = KERNELS[kernel](attention, tally, sdpa)
     current.end_layer(tally)
     return output, None
 

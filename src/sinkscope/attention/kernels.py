@@ -71,7 +71,7 @@ def probability_chunks(attention: Attention) -> Iterator[tuple[int, int, torch.T
         dead = _apply_mask(attention, scores, start, stop)
         probabilities = torch.softmax(scores, dim=-1)
         if dead is not None:
-            probabilities = probabilities.masked_fill_(dead, 0)
+            probabilities = probabilities.masked_fill(dead, 0)
         yield start, stop, probabilities
 
 
@@ -84,12 +84,22 @@ def _apply_mask(attention: Attention, scores: torch.Tensor, start: int, stop: in
     if attention.mask is None:
         return None
     mask = attention.mask if attention.mask.shape[-2] == 1 else attention.mask[..., start:stop, :]
-    if mask.dtype != torch.bool:
+    if mask.dtype == torch.bool:
+        scores.masked_fill_(mask.logical_not(), -torch.inf)
+    else:
         scores.add_(mask)
-        return None
-    scores.masked_fill_(mask.logical_not(), -torch.inf)
-    dead = mask.any(-1, keepdim=True).logical_not()
+    dead = visible_rows(mask).unsqueeze(-1).logical_not()
     return dead if bool(dead.any()) else None
+
+
+def visible_rows(mask: torch.Tensor) -> torch.Tensor:
+    """Which queries may see any key at all.
+
+    Mask (..., query, key) boolean or added to the scores, result (..., query).
+    """
+    if mask.dtype == torch.bool:
+        return mask.any(-1)
+    return mask.amax(-1) > torch.finfo(mask.dtype).min
 
 
 def one_pass(attention: Attention, tally: Tally, sdpa: Callable[[], torch.Tensor]) -> torch.Tensor:
@@ -101,7 +111,7 @@ def one_pass(attention: Attention, tally: Tally, sdpa: Callable[[], torch.Tensor
     value = attention.value.to(exact)
     output = attention.value.new_empty(batch, queries, heads, dim)
     for start, stop, probabilities in probability_chunks(attention):
-        tally.add(start, stop, probabilities)
+        tally.add(start, stop, probabilities.detach())
         seen = probabilities.shape[-1]
         grouped = probabilities.view(batch, kv_heads, -1, seen)
         mixed = torch.matmul(grouped, value[:, :, :seen]).view(batch, heads, stop - start, dim)
@@ -113,7 +123,7 @@ def two_pass(attention: Attention, tally: Tally, sdpa: Callable[[], torch.Tensor
     """Output of SDPA, bit for bit; the probabilities are computed beside it. Returns (batch, query, head, dim)."""
     output = sdpa()
     for start, stop, probabilities in probability_chunks(attention):
-        tally.add(start, stop, probabilities)
+        tally.add(start, stop, probabilities.detach())
     return output
 
 

@@ -6,8 +6,8 @@ right for all of them.
 
 import torch
 
-from sinkscope.attention.kernels import Attention
-from sinkscope.attention.queries import GROUPS, NOT_COUNTED, current_labels
+from sinkscope.attention.kernels import Attention, visible_rows
+from sinkscope.attention.queries import GROUPS, NOT_COUNTED, check_labels, current_labels
 from sinkscope.attention.statistics import Collect, LayerStatistics, PassStatistics, query_weights, stack_layers
 from sinkscope.attention.tally import LayerTally
 
@@ -33,7 +33,7 @@ class Pass:
     def begin_layer(self, attention: Attention) -> LayerTally:
         """A tally for the next layer."""
         if self._weights is None:
-            self._weights, self._sizes = self._weigh(attention.query.shape[0], attention.query.shape[2])
+            self._weights, self._sizes = self._weigh(attention)
         return LayerTally(attention, len(self._layers), self._collect, self._weights)
 
     def end_layer(self, tally: LayerTally) -> None:
@@ -46,15 +46,19 @@ class Pass:
             return None
         return stack_layers(layers, self._sizes, self._collect)
 
-    def _weigh(self, batch: int, queries: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _weigh(self, attention: Attention) -> tuple[torch.Tensor, torch.Tensor]:
         """Weights and sizes of the groups of queries; one group where nothing is labelled or no split is wanted."""
+        batch, _, queries, _ = attention.query.shape
         labels = current_labels()
-        if labels is not None and self._collect.groups:
-            return query_weights(labels, len(GROUPS))
         if labels is not None:
+            check_labels(labels, batch, queries)
+            if self._collect.groups:
+                return query_weights(labels, len(GROUPS))
             counted = labels != NOT_COUNTED
         elif self._padding is not None:
             counted = self._padding[:, -queries:].bool()
+        elif attention.mask is not None:
+            counted = visible_rows(attention.mask).any(1).expand(batch, queries)
         else:
             counted = torch.ones(batch, queries, dtype=torch.bool)
         return query_weights(torch.where(counted, 0, NOT_COUNTED), 1)

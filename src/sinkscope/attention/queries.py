@@ -16,6 +16,8 @@ from contextvars import ContextVar
 
 import torch
 
+from sinkscope.errors import UserError
+
 GROUPS = ("prompt", "committed", "block-committed", "block-masked", "later")
 """The groups of queries. They are disjoint and cover every real query, so the parts, weighted by size, add up to the
 whole.
@@ -46,3 +48,13 @@ def asking(groups: torch.Tensor) -> Iterator[None]:
 def current_labels() -> torch.Tensor | None:
     """The labels in force, (batch, query), or None."""
     return _labels.get()
+
+
+def check_labels(labels: torch.Tensor, batch: int, queries: int) -> None:
+    """Raise `UserError` for labels that don't fit a pass of this size."""
+    if tuple(labels.shape) != (batch, queries):
+        raise UserError(f"labels have the shape {tuple(labels.shape)}, this pass has {batch} rows of {queries} queries")
+    if labels.numel() and not NOT_COUNTED <= int(labels.min()) <= int(labels.max()) < len(GROUPS):
+        most = len(GROUPS) - 1
+        found = f"{int(labels.min())} to {int(labels.max())}"
+        raise UserError(f"labels must lie between {NOT_COUNTED} and {most}, got {found}")

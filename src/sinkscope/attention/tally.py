@@ -44,8 +44,8 @@ class LayerTally:
         norms = self._collect.norms
         return LayerStatistics(
             by_group=self._sums,
-            key_norm=_norm(self._attention.key) if norms else None,
-            value_norm=_norm(self._attention.value) if norms else None,
+            key_norm=_norm(self._attention.key.detach()) if norms else None,
+            value_norm=_norm(self._attention.value.detach()) if norms else None,
             entropy=entropy,
             attention=self._map,
         )

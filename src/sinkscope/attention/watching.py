@@ -6,9 +6,8 @@
 
 Works for a `sinkscope` model and for any transformers network whose attention goes through transformers' attention
 interface. Memory grows with L, never with L x L, unless maps are asked for. On a CPU the default kernel computes the
-output along with the
-statistics: equal to SDPA's to rounding, not to the bit. `kernel="two-pass"` keeps SDPA's output bit for bit and costs
-more.
+output along with the statistics: equal to SDPA's to rounding, not to the bit; `kernel="two-pass"` keeps SDPA's output
+bit for bit and costs more. A watched network belongs to one thread.
 """
 
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
 from sinkscope.attention.function import NAME, observed
@@ -23,7 +23,7 @@ from sinkscope.attention.kernels import KERNELS, default_kernel
 from sinkscope.attention.passes import Pass
 from sinkscope.attention.statistics import Collect, PassStatistics
 from sinkscope.errors import UserError
-from sinkscope.families import Model, shape_of
+from sinkscope.families import Model, Shape, shape_of
 
 
 class Watched:
@@ -32,10 +32,21 @@ class Watched:
     `collect` may be changed between passes, to keep full maps of some steps only.
     """
 
-    def __init__(self, collect: Collect) -> None:
+    def __init__(self, shape: Shape, collect: Collect) -> None:
+        self._shape = shape
         self.collect = collect
         self.passes = 0
         self._last: PassStatistics | None = None
+
+    @property
+    def collect(self) -> Collect:
+        """What is kept of each pass besides received attention; may be changed between passes."""
+        return self._collect
+
+    @collect.setter
+    def collect(self, collect: Collect) -> None:
+        _check_maps(self._shape, collect)
+        self._collect = collect
 
     @property
     def last(self) -> PassStatistics:
@@ -75,22 +86,12 @@ def watch(
     kernel = kernel or default_kernel(network.device)
     if kernel not in KERNELS:
         raise UserError(f"unknown attention kernel {kernel!r}; choose one of {', '.join(KERNELS)}")
-    if network in observed:
-        raise UserError("this network is being watched already; use the outer `with watch(...)` block")
-    _check_maps(network, collect)
-    watched, current = Watched(collect), Pass(kernel)
-    body = network.base_model
-
-    def before(_: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        mask = kwargs.get("attention_mask", args[1] if len(args) > 1 else None)
-        current.begin(watched.collect, mask if isinstance(mask, torch.Tensor) and mask.ndim == 2 else None)
-
-    def after(*_: object) -> None:
-        watched.take(current.finish())
-
-    previous = network.config._attn_implementation
-    hooks = [body.register_forward_pre_hook(before, with_kwargs=True), body.register_forward_hook(after)]
     modules = list(network.modules())
+    if any(module in observed for module in modules):
+        raise UserError("this network is being watched already; use the outer `with watch(...)` block")
+    watched, current = Watched(shape_of(network), collect), Pass(kernel)
+    previous = network.config._attn_implementation
+    hooks = _follow(network, watched, current)
     try:
         if previous != NAME:
             network.set_attn_implementation(NAME)
@@ -105,8 +106,35 @@ def watch(
             network.set_attn_implementation(previous)
 
 
-def _check_maps(network: PreTrainedModel, collect: Collect) -> None:
-    shape = shape_of(network)
+def _follow(network: PreTrainedModel, watched: Watched, current: Pass) -> list[RemovableHandle]:
+    """Begin and end passes with the outermost call: of the network, or of its body where that is called by itself."""
+    depth = 0
+
+    def before(_: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        nonlocal depth
+        depth += 1
+        if depth == 1:
+            mask = kwargs.get("attention_mask", args[1] if len(args) > 1 else None)
+            current.begin(watched.collect, mask if isinstance(mask, torch.Tensor) and mask.ndim == 2 else None)
+
+    def after(_: torch.nn.Module, __: object, output: object) -> None:
+        nonlocal depth
+        depth -= 1
+        if depth == 0 and output is not None:  # None: the pass failed, and says so itself
+            watched.take(current.finish())
+
+    outer = [network] if network.base_model is network else [network, network.base_model]
+    return [
+        hook
+        for module in outer
+        for hook in (
+            module.register_forward_pre_hook(before, with_kwargs=True),
+            module.register_forward_hook(after, always_call=True),
+        )
+    ]
+
+
+def _check_maps(shape: Shape, collect: Collect) -> None:
     for kind, asked, there in (("layer", collect.map_layers, shape.layers), ("head", collect.map_heads, shape.heads)):
         absent = [index for index in asked if not 0 <= index < there]
         if absent:

@@ -13,7 +13,7 @@ from sinkscope.errors import UserError
 
 app = typer.Typer(
     name="sinkscope",
-    help="Watch, test and use attention sinks in diffusion and autoregressive language models.",
+    help="Watch attention sinks in diffusion, masked and autoregressive language models while they generate.",
     no_args_is_help=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -56,7 +56,7 @@ def _sinks(
 def build_rule(name: str, settings: dict[str, float | str]) -> SinkRule:
     """The rule with these settings; whole numbers for those that count."""
     if name == "top-k" and "k" in settings:
-        if settings["k"] != int(settings["k"]):
+        if not float(settings["k"]).is_integer():
             raise UserError(f"top-k takes a whole number, got k={settings['k']}")
         settings = {**settings, "k": int(settings["k"])}
     return make_rule(name, **settings)

@@ -23,7 +23,7 @@ from sinkscope.cli.options import (
     takes_decoding,
 )
 from sinkscope.errors import UserError
-from sinkscope.trace import Maps, Progress, Recording, Trace, record
+from sinkscope.trace import Maps, Progress, Recording, Trace, check_output, record
 
 
 def add_to(app: typer.Typer) -> None:
@@ -63,6 +63,7 @@ def _trace(
     """Record received attention for every step, layer, head and token."""
     if resume and overwrite:
         raise UserError("give one of --resume and --overwrite, not both")
+    check_output(out, resume=resume, overwrite=overwrite)  # before a model is loaded for nothing
     given = prompts_from(prompt, prompts, limit, chat)
     model = open_model(model_name, dtype, device, revision)
     recording = Recording(

@@ -6,7 +6,7 @@ import torch
 from transformers import DynamicCache
 
 from sinkscope.attention import GROUPS, NOT_COUNTED
-from sinkscope.decoding.canvas import Canvas, Prompts, check_context, encode_prompts, lay_out
+from sinkscope.decoding.canvas import Canvas, Prompts, check_context, check_token_ids, encode_prompts, lay_out
 from sinkscope.decoding.forward import Forward
 from sinkscope.decoding.sampling import Sampler, prompt_seeds, row_generators
 from sinkscope.decoding.settings import Decoding
@@ -40,6 +40,7 @@ def check_decoding(model: Model, encoded: Sequence[Sequence[int]], settings: Dec
             f"{model.name} ({model.family.name}) sees in both directions; use `denoise` and Denoising settings"
         )
     check_context(model, max(map(len, encoded)), settings.max_new_tokens, "max_new_tokens")
+    check_token_ids(model, "suppress", settings.suppress)
 
 
 def default_decoding(model: Model) -> Decoding:
@@ -77,7 +78,7 @@ def _steps(model: Model, canvas: Canvas, settings: Decoding, noise: list[torch.G
         committed[:, column] = running
         confidence = torch.full(committed.shape, torch.nan, device=tokens.device)
         confidence[:, column] = probabilities.gather(-1, chosen.unsqueeze(-1)).squeeze(-1).where(running, torch.nan)
-        running = running & ~torch.isin(chosen, ends)
+        takes_part, running = running, running & ~torch.isin(chosen, ends)
         yield Step(
             index=index,
             block=0,
@@ -88,6 +89,7 @@ def _steps(model: Model, canvas: Canvas, settings: Decoding, noise: list[torch.G
             committed=committed,
             confidence=confidence,
             groups=groups,
+            takes_part=takes_part,
         )
         if not bool(running.any()):
             return

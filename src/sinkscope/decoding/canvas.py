@@ -7,16 +7,18 @@ what it would see alone.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 
 from sinkscope.errors import UserError
 from sinkscope.families import Model
 
-Prompts: TypeAlias = str | Mapping[str, Any] | torch.Tensor | Sequence[Any]
-"""A string, strings, a chat, chats, token ids, lists of token ids, a tensor (batch, position), or a tokenizer's output
-(`input_ids` and `attention_mask`)."""
+Prompts: TypeAlias = str | Mapping[str, Any] | torch.Tensor | np.ndarray[Any, Any] | Sequence[Any]
+"""A string, strings, a chat, chats, token ids, lists of token ids, a tensor or array (batch, position), or a
+tokenizer's output (`input_ids` and `attention_mask`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +70,16 @@ def vocabulary_size(model: Model) -> int:
     return weight.shape[0]
 
 
+def check_token_ids(model: Model, name: str, ids: Sequence[int], never: Sequence[int] = ()) -> None:
+    """Refuse ids outside the vocabulary, and ids that with those in `never` leave nothing to predict."""
+    vocabulary = vocabulary_size(model)
+    wrong = [token for token in ids if not 0 <= token < vocabulary]
+    if wrong:
+        raise UserError(f"{name} names token id {wrong[0]}, the model's vocabulary has ids 0 to {vocabulary - 1}")
+    if len({*ids, *never}) >= vocabulary:
+        raise UserError(f"{name} leaves no token to predict; name fewer of the {vocabulary} ids")
+
+
 def check_context(model: Model, prompt_length: int, new_tokens: int, name: str) -> None:
     """Refuse what does not fit the model's context. `name`: the setting that asks for `new_tokens`."""
     total, context = prompt_length + new_tokens, model.family.max_length
@@ -102,25 +114,31 @@ def split_prompts(prompts: Prompts) -> list[Any]:
         return [prompts]
     if isinstance(prompts, Mapping):
         return _from_tensor(torch.as_tensor(prompts["input_ids"]), prompts.get("attention_mask"))
-    if isinstance(prompts, torch.Tensor):
-        return _from_tensor(prompts, None)
-    if prompts and isinstance(prompts[0], int | Mapping):  # token ids, or the messages of one chat
+    if isinstance(prompts, torch.Tensor | np.ndarray):
+        return _from_tensor(torch.as_tensor(prompts), None)
+    if not isinstance(prompts, Sequence):
+        raise UserError(f"prompts must be text, messages, token ids or a list of those, got {type(prompts).__name__}")
+    if prompts and isinstance(prompts[0], Integral | Mapping):  # token ids, or the messages of one chat
         return [prompts]
     return list(prompts)
 
 
 def _from_tensor(tokens: torch.Tensor, mask: object) -> list[list[int]]:
     """Rows of (batch, position) token ids, or one row, without what the mask calls padding."""
+    if tokens.ndim not in (1, 2) or tokens.is_floating_point():
+        raise UserError(f"token ids must be whole numbers (batch, position), got {tokens.dtype} {tuple(tokens.shape)}")
     tokens = tokens.unsqueeze(0) if tokens.ndim == 1 else tokens
     keep = torch.ones_like(tokens) if mask is None else torch.as_tensor(mask).reshape(tokens.shape)
     return [row[kept].tolist() for row, kept in zip(tokens, keep.bool(), strict=True)]
 
 
 def _encode(model: Model, prompt: Any) -> list[int]:
-    if isinstance(prompt, torch.Tensor):
-        return [int(token) for token in prompt.flatten().tolist()]
-    if not isinstance(prompt, str) and all(isinstance(token, int) for token in prompt):
-        return list(prompt)
+    if isinstance(prompt, torch.Tensor | np.ndarray):
+        return _from_tensor(torch.as_tensor(prompt).flatten(), None)[0]
+    if not isinstance(prompt, str | Sequence):
+        raise UserError(f"a prompt must be text, messages or token ids, got {type(prompt).__name__}")
+    if not isinstance(prompt, str) and all(isinstance(token, Integral) for token in prompt):
+        return [int(token) for token in prompt]
     tokenizer = model.tokenizer
     if tokenizer is None:
         raise UserError(
@@ -128,6 +146,8 @@ def _encode(model: Model, prompt: Any) -> list[int]:
         )
     if isinstance(prompt, str):
         return [int(token) for token in tokenizer(prompt)["input_ids"]]
+    if not all(isinstance(message, Mapping) for message in prompt):
+        raise UserError("a chat is a list of messages with `role` and `content`, this list holds something else")
     if tokenizer.chat_template is None:
         raise UserError("this model's tokenizer has no chat template; give the prompt as text instead of messages")
     chat: Any = tokenizer.apply_chat_template(list(prompt), add_generation_prompt=True, tokenize=True, return_dict=True)

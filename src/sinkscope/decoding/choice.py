@@ -9,27 +9,32 @@ from sinkscope.decoding.schedules import SCHEDULES, even_share
 from sinkscope.decoding.settings import Denoising
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Predictions:
-    """Candidates of a step, in row order: where they are, what they would become, how sure the model is."""
+    """Candidates of a step, in row order: where they are, what they would become, how sure the model is.
 
-    rows: torch.Tensor
-    columns: torch.Tensor
-    tokens: torch.Tensor
-    scores: torch.Tensor
+    `confidence` is what the rule says; `order` is what they are committed by: the same, but lowest for deferred tokens.
+    """
+
+    rows: torch.Tensor  # (candidate,)
+    columns: torch.Tensor  # (candidate,)
+    tokens: torch.Tensor  # (candidate,)
+    confidence: torch.Tensor  # (candidate,)
+    order: torch.Tensor  # (candidate,)
 
 
 @dataclass(kw_only=True)
 class Block:
-    """Where the current block stands. `held_back`.
+    """Where the current block stands, with a number a row of the batch.
 
-    What threshold decoding still owes to an even schedule, a number a row.
+    `steps`: how many it takes by schedule; `masks`: how many there were at its start; `held_back`: what threshold
+    decoding still owes to an even schedule.
     """
 
     number: int
     bounds: tuple[int, int]
     fed: tuple[int, int]
-    steps: int
+    steps: list[int]
     masks: list[int]
     held_back: list[int]
     cache: BlockCache | None
@@ -52,7 +57,7 @@ class Choice:
         of the canvas. So do we, on the CPU and over the row without its padding: the choice is theirs, and depends
         neither on the batch nor on the device.
         """
-        rows, columns, scores = predictions.rows.cpu(), predictions.columns.cpu(), predictions.scores.cpu()
+        rows, columns, scores = predictions.rows.cpu(), predictions.columns.cpu(), predictions.order.cpu()
         padding, width = self._padding, self._width
         chosen = torch.zeros(len(rows), dtype=torch.bool)
         for row in range(len(block.masks)):
@@ -68,11 +73,12 @@ class Choice:
     def _pick(self, scores: torch.Tensor, candidates: int, row: int, block: Block) -> torch.Tensor:
         """Positions to commit in one row. scores (position,): -inf where nothing is to be committed."""
         if self._threshold is None:
-            count = self._schedule.count(block.step, block.steps, candidates, block.masks[row])
+            count = self._schedule.count(block.step, block.steps[row], candidates, block.masks[row])
             return scores.topk(count).indices
         most = candidates
         if self._schedule.even_threshold:
-            share = even_share(block.step, block.steps, block.masks[row]) if block.step < block.steps else 0
+            steps = block.steps[row]
+            share = even_share(block.step, steps, block.masks[row]) if block.step < steps else 0
             most = min(candidates, max(1, share + block.held_back[row]))
         best = scores.topk(most)
         sure = best.values >= self._threshold

@@ -23,9 +23,9 @@ from sinkscope.decoding.canvas import (
     Canvas,
     Prompts,
     check_context,
+    check_token_ids,
     encode_prompts,
     lay_out,
-    vocabulary_size,
     which_prompt,
 )
 from sinkscope.decoding.choice import Block, Choice, Predictions
@@ -75,11 +75,8 @@ def check_denoising(model: Model, encoded: Sequence[Sequence[int]], settings: De
         if any(holds_masks):
             which = which_prompt(holds_masks.index(True), encoded)
             raise UserError(f"{which} holds a mask token, which a block cache can't fill; use cache=None")
-    vocabulary = vocabulary_size(model)
-    for name, ids in (("suppress", settings.suppress), ("defer", settings.defer)):
-        wrong = [token for token in ids if not 0 <= token < vocabulary]
-        if wrong:
-            raise UserError(f"{name} names token id {wrong[0]}, the model's vocabulary has ids 0 to {vocabulary - 1}")
+    check_token_ids(model, "suppress", settings.suppress, never=(mask,))
+    check_token_ids(model, "defer", settings.defer)
 
 
 def _mask_token(model: Model) -> int:
@@ -93,7 +90,8 @@ def _mask_token(model: Model) -> int:
 def most_passes(settings: Denoising, most_masks: int) -> int:
     """The most forward passes that a generation can take, with at most `most_masks` masks in a prompt.
 
-    Every pass commits something in each row that has masks left; a cached block makes at least two passes.
+    A pass follows the schedule's steps or commits something in each row that has masks left; a cached block makes at
+    least two passes.
     """
     one_by_one = settings.blocks * max(2, settings.gen_length // settings.blocks) + most_masks
     return max(one_by_one, settings.steps or 0)
@@ -152,7 +150,7 @@ class _Run:
             number=number,
             bounds=(first, min(first + self._block_length, width)),
             fed=(0, width),
-            steps=max(1, *at_start) if steps is None else steps // self._settings.blocks,
+            steps=[max(1, masks) if steps is None else steps // self._settings.blocks for masks in at_start],
             masks=at_start,
             held_back=[0] * len(at_start),
             cache=None if kind is None else BlockCache(kind, self._model.shape.layers),
@@ -164,14 +162,21 @@ class _Run:
         A cached block makes at least two passes, the full one and one over the cache.
         """
         if self._settings.threshold is None and block.cache is None:
-            return block.step == block.steps
+            return block.step == max(block.steps)
         return block.step >= (1 if block.cache is None else 2) and not bool(self._open(block.number).any())
+
+    def _takes_part(self, block: Block, open_now: torch.Tensor) -> torch.Tensor:
+        """Rows, (batch,) boolean, that would make this pass alone too; the others wait for them. See `_ended`."""
+        if self._settings.threshold is None and block.cache is None:
+            return torch.tensor([block.step < steps for steps in block.steps], device=open_now.device)
+        return open_now.any(-1) | (block.step < (1 if block.cache is None else 2))
 
     def _advance(self, block: Block) -> Step:
         """One forward pass and its commits."""
         seen = self._tokens.clone()
         groups = self._groups(block.number)[:, block.fed[0] : block.fed[1]]
         open_now = self._open(block.number)
+        takes_part = self._takes_part(block, open_now)
         only_first = block.cache is not None and block.step == 0 and self._model.family.logit_shift
         if only_first:
             open_now = open_now & (torch.arange(open_now.shape[1], device=open_now.device) == block.bounds[0])
@@ -184,7 +189,7 @@ class _Run:
         committed = torch.zeros_like(self._generated)
         committed[rows, columns] = True
         confidence = torch.full(seen.shape, torch.nan, device=seen.device)
-        confidence[rows, columns] = predictions.scores[chosen].float()
+        confidence[rows, columns] = predictions.confidence[chosen].float()
         step = Step(
             index=self._index,
             block=block.number,
@@ -195,6 +200,7 @@ class _Run:
             committed=committed,
             confidence=confidence,
             groups=groups,
+            takes_part=takes_part,
         )
         self._index += 1
         block.step += 1
@@ -208,15 +214,16 @@ class _Run:
         wanted = (int(columns.min()), int(columns.max()) + 1) if len(columns) else (fed[0], fed[0] + 1)
         logits = self._logits(fed, wanted, groups, cache)[rows, columns - wanted[0]]
         if not len(rows):
-            return Predictions(rows, columns, rows, logits.new_zeros(0))
+            none = logits.new_zeros(0)
+            return Predictions(rows=rows, columns=columns, tokens=rows, confidence=none, order=none)
         tokens, probabilities = self._sampler.choose(logits, rows, self._noise)
         uniform = uniform_noise(rows, self._noise) if self._settings.confidence == "random" else torch.zeros(len(rows))
         candidates = Candidates(probabilities=probabilities, tokens=tokens, uniform=uniform)
-        scores = CONFIDENCE[self._settings.confidence].score(candidates)
+        confidence = order = CONFIDENCE[self._settings.confidence].score(candidates)
         if self._settings.defer:
             late = torch.isin(tokens, torch.tensor(self._settings.defer, device=tokens.device))
-            scores = scores.masked_fill(late, -torch.inf)
-        return Predictions(rows, columns, tokens, scores)
+            order = confidence.masked_fill(late, -torch.inf)
+        return Predictions(rows=rows, columns=columns, tokens=tokens, confidence=confidence, order=order)
 
     def _logits(
         self, fed: tuple[int, int], wanted: tuple[int, int], groups: torch.Tensor, cache: BlockCache | None

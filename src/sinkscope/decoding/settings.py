@@ -12,6 +12,7 @@ from sinkscope.decoding.schedules import SCHEDULES
 from sinkscope.errors import UserError
 
 CACHES = ("prefix", "dual")
+LEAST_TEMPERATURE = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +73,8 @@ class Denoising:
                     f"threshold compares probabilities, confidence {self.confidence!r} is none; use max-prob or margin"
                 )
         _check_sampling(self.temperature, self.top_p, self.top_k)
-        if self.cfg_scale < 0:
-            raise UserError(f"cfg_scale must be at least 0, got {self.cfg_scale}")
+        if not 0 <= self.cfg_scale < float("inf"):
+            raise UserError(f"cfg_scale must be a number of at least 0, got {self.cfg_scale}")
 
     @property
     def blocks(self) -> int:
@@ -104,8 +105,9 @@ class Decoding:
 
 
 def _check_sampling(temperature: float, top_p: float | None, top_k: int | None) -> None:
-    if not 0 <= temperature < float("inf"):
-        raise UserError(f"temperature must be a number of at least 0, got {temperature}")
+    # Below this the logits of a model overflow when divided by it; 0 itself is greedy.
+    if temperature != 0 and not LEAST_TEMPERATURE <= temperature < float("inf"):
+        raise UserError(f"temperature must be 0 or a number of at least {LEAST_TEMPERATURE}, got {temperature}")
     if top_p is not None:
         _in_range("top_p", top_p, 0.0, 1.0)
     if top_k is not None:
@@ -118,6 +120,8 @@ def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
 
 
 def _at_least(name: str, value: int, least: int) -> None:
+    if not isinstance(value, int):
+        raise UserError(f"{name} must be a whole number, got {value!r}")
     if value < least:
         raise UserError(f"{name} must be at least {least}, got {value}")
 

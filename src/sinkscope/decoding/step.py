@@ -31,3 +31,5 @@ class Step:
     """(batch, position) float32, confidence of what was committed now, NaN elsewhere."""
     groups: torch.Tensor
     """(batch, query) who asks: index into `attention.GROUPS`, -1 for padding."""
+    takes_part: torch.Tensor
+    """(batch,) boolean: rows that would make this pass alone too; the others are done and only carried along."""

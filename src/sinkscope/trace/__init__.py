@@ -5,7 +5,7 @@ from sinkscope.trace.prompts import Prompt, read_prompts, text_prompt
 from sinkscope.trace.reading import Trace, open_trace
 from sinkscope.trace.recording import Progress, Recording, record
 from sinkscope.trace.sample import SampleWriter
-from sinkscope.trace.store import TraceStore
+from sinkscope.trace.store import TraceStore, check_output
 
 __all__ = [
     "FLOAT16_ERROR",
@@ -19,6 +19,7 @@ __all__ = [
     "Statistics",
     "Trace",
     "TraceStore",
+    "check_output",
     "open_trace",
     "plan_layout",
     "read_prompts",

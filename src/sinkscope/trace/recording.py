@@ -34,7 +34,7 @@ from sinkscope.trace.provenance import run_attributes
 from sinkscope.trace.reading import Trace, open_trace
 from sinkscope.trace.rows import Arrays, Row, step_arrays
 from sinkscope.trace.sample import SampleWriter
-from sinkscope.trace.store import TraceStore
+from sinkscope.trace.store import TraceStore, check_output
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +58,12 @@ class Recording:
     final: bool = True
     maps: Maps | None = None
     kernel: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.precision not in ("float16", "float32"):
+            raise UserError(f"unknown precision {self.precision!r}; choose float16 or float32")
+        if self.by_group not in ("mean", "heads", None):
+            raise UserError(f"unknown by_group {self.by_group!r}; choose 'mean', 'heads' or None")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,12 +111,13 @@ def record(
     settings, recording = settings or default_settings(model), recording or Recording()
     if batch_size < 1:
         raise UserError(f"batch_size must be at least 1, got {batch_size}")
+    check_output(out, resume=resume, overwrite=overwrite)
     named = _named(prompts)
     if not named:
         raise UserError("no prompts were given")
     digest = _survey(model, named, settings, _statistics(recording, settings), batch_size)
-    with watch(model, kernel=recording.kernel):
-        pass  # refuses a network or a kernel that can't be watched
+    if not resume:  # else the trace was begun with this very model
+        _probe(model, recording.kernel)
     attributes = run_attributes(model, settings, {**asdict(recording), "batch_size": batch_size}, digest)
     store = TraceStore.resume(out, attributes) if resume else TraceStore.create(out, attributes, overwrite=overwrite)
 
@@ -151,6 +158,21 @@ def _statistics(recording: Recording, settings: Settings) -> Statistics:
         final=recording.final,
         maps=recording.maps,
     )
+
+
+@torch.no_grad()
+def _probe(model: Model, kernel: str | None) -> None:
+    """Refuse a network that can't be recorded, before any work: pass two tokens through it."""
+    tokens = torch.zeros(1, 2, dtype=torch.long, device=model.device)
+    canvas = Canvas(tokens=tokens, real=torch.ones_like(tokens, dtype=torch.bool), prompt_length=2)
+    with watch(model, kernel=kernel) as watched:
+        Forward(model, canvas)(tokens, (0, 2), (0, 1), torch.zeros_like(tokens))
+    layers, _, heads, _ = watched.received.shape
+    if (layers, heads) != (model.shape.layers, model.shape.heads):
+        raise UserError(
+            f"{model.name} has {model.shape.layers} layers of {model.shape.heads} heads, but attention of {layers} x "
+            f"{heads} was seen: models with attention in some layers only can be watched, not recorded"
+        )
 
 
 def _survey(
@@ -242,22 +264,23 @@ class _Recorder:
     def _run(self, batch: _Batch, writers: Mapping[Row, SampleWriter]) -> dict[Row, Step]:
         """Generate and write every step; returns each row's last one."""
         ends: dict[Row, Step] = {}
-        most = most_steps(self._model, batch.tokens, self._settings)
-        with watch(self._model, self._collect(0), kernel=self._recording.kernel) as watched:
+        taken = dict.fromkeys(writers, 0)
+        most, done = most_steps(self._model, batch.tokens, self._settings), len(self._store.complete_ids())
+        with watch(self._model, self._collect(taken), kernel=self._recording.kernel) as watched:
             for step in run(self._model, list(batch.tokens), self._settings, seeds=batch.seeds):
-                running = _running(step, self._settings)
-                for row, writer in writers.items():
-                    if row.number in running:
-                        writer.append(step_arrays(step, watched.last, row, self._statistics, len(batch.tokens)))
-                        ends[row] = step
-                self._observer(len(self._store.complete_ids()), step, most)
-                watched.collect = self._collect(step.index + 1)
+                # A row that is done waits for the others: what it would not have done alone is not its own.
+                for row in [row for row in writers if bool(step.takes_part[row.number])]:
+                    writers[row].append(step_arrays(step, taken[row], watched.last, row, self._statistics))
+                    ends[row] = step
+                    taken[row] += 1
+                self._observer(done, step, most)
+                watched.collect = self._collect(taken)
         return ends
 
-    def _collect(self, step: int) -> Collect:
-        """What to collect in the pass of this step: full maps only where they are wanted."""
+    def _collect(self, taken: Mapping[Row, int]) -> Collect:
+        """What to collect in the next pass: full maps only where a row's next step is to have one."""
         kept, maps = self._statistics, self._statistics.maps
-        wanted = maps if maps is not None and step in maps.steps else None
+        wanted = maps if maps is not None and not set(taken.values()).isdisjoint(maps.steps) else None
         return Collect(
             groups=True,
             norms=kept.norms,
@@ -294,10 +317,3 @@ class _Recorder:
         # A vocabulary may be smaller than the embedding, so an id may have no text.
         texts = tokenizer.convert_ids_to_tokens(ids)
         return {str(token): str(text) for token, text in zip(ids, texts, strict=True) if text is not None}
-
-
-def _running(step: Step, settings: Settings) -> frozenset[int]:
-    """Rows that this step belongs to: an autoregressive row that has ended is only carried along."""
-    if isinstance(settings, Denoising):
-        return frozenset(range(len(step.seen)))
-    return frozenset(step.committed.any(-1).nonzero().flatten().tolist())

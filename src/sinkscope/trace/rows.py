@@ -24,8 +24,8 @@ class Row:
     padding: int
 
 
-def step_arrays(step: Step, seen: PassStatistics, row: Row, kept: Statistics, batch: int) -> Arrays:
-    """What a `SampleWriter` takes for this step. `batch`: rows of the batch without guidance's second half."""
+def step_arrays(step: Step, number: int, seen: PassStatistics, row: Row, kept: Statistics) -> Arrays:
+    """What a `SampleWriter` takes for this step, the sample's own `number`."""
     width = step.seen.shape[1]
     arrays: Arrays = {
         "received": _numpy(_keys(seen.received[:, row.number], width, row)),
@@ -51,8 +51,8 @@ def step_arrays(step: Step, seen: PassStatistics, row: Row, kept: Statistics, ba
         assert seen.entropy is not None
         arrays["entropy"] = _numpy(_queries(seen.entropy[:, row.number], step, row))
     if kept.unconditional:
-        arrays["received_unconditional"] = _numpy(_keys(seen.received[:, batch + row.number], width, row))
-    if kept.maps is not None and step.index in kept.maps.steps:
+        arrays["received_unconditional"] = _numpy(_keys(seen.received[:, len(step.seen) + row.number], width, row))
+    if kept.maps is not None and number in kept.maps.steps:
         arrays["attention"] = _numpy(_maps(seen, kept.maps, step, row))
     return arrays
 

@@ -40,6 +40,7 @@ from sinkscope.trace.layout import FLOAT16_ERROR, Layout
 from sinkscope.trace.lock import LOCK, WriterLock
 from sinkscope.trace.sample import SampleWriter
 
+_NOTHING_TO_RESUME = "{path} is not a sinkscope trace, so there is nothing to resume: leave out --resume"
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -91,7 +92,7 @@ class TraceStore:
         with _writable(path):
             stored = read_root(path)
         if stored is None:
-            raise UserError(f"{path} is not a sinkscope trace, so there is nothing to resume: leave out --resume")
+            raise UserError(_NOTHING_TO_RESUME.format(path=path))
         check_version(path, stored)
         difference = first_difference(stored, asked)
         if difference is not None:
@@ -155,6 +156,15 @@ class TraceStore:
             ) from error
 
 
+def check_output(path: str | Path, *, resume: bool, overwrite: bool) -> None:
+    """Raise `UserError` at once where `path` stands in the way of a trace that is to be begun or resumed."""
+    path = Path(path)
+    if not resume:
+        _refuse_existing(path, overwrite)
+    elif read_root(path) is None:
+        raise UserError(_NOTHING_TO_RESUME.format(path=path))
+
+
 @contextmanager
 def _writable(path: Path) -> Iterator[None]:
     try:
@@ -187,7 +197,10 @@ def _refuse_existing(path: Path, overwrite: bool) -> None:
     if root is None:
         raise UserError(f"{path} exists and is not a sinkscope trace: nothing was removed, choose another folder")
     if not overwrite:
-        raise UserError(f"the trace {path} exists: go on with it (--resume), replace it (--overwrite), or rename it")
+        raise UserError(
+            f"the trace {path} exists: go on with it (--resume), replace it (--overwrite) or rename it; in Python "
+            "resume=True, overwrite=True"
+        )
 
 
 def _remove_sample(folder: Path) -> None:
