@@ -42,8 +42,14 @@ def mark_sinks(received: xr.DataArray, rule: SinkRule) -> xr.DataArray:
     rule.refuse(counts)
     sinks = by_step_blocks(lambda part: rule.marks(part).transpose(*part.dims), received)
     sinks = sinks.rename("sink").assign_coords(exists=key_exists(received))
-    sinks.attrs = {**rule.settings(), "group": received.attrs.get("group", "all")}
+    sinks.attrs = {**rule.settings(), "group": asked_by(received)}
     return sinks
+
+
+def asked_by(received: xr.DataArray) -> str:
+    """Which queries paid this attention: a group, "all" of a step's, or the name of another pass (`final_received`)."""
+    other = received.name not in (None, "received")
+    return str(received.attrs.get("group", received.name if other else "all"))
 
 
 def key_counts(received: xr.DataArray) -> KeyCounts:
