@@ -65,13 +65,13 @@ DREAM_SURPRISES: list[tuple[str, Any]] = [
 @pytest.mark.parametrize("name", ["llada-tiny", "mmada-tiny"])
 def test_llada_surprise(fixtures: Path, tmp_path: Path, name: str, field: str, value: Any) -> None:
     folder = changed_copy(fixtures / name, tmp_path / "changed", {field: value})
-    _refused(folder, field, value)
+    assert_refused(folder, field, value)
 
 
 @pytest.mark.parametrize(("field", "value"), DREAM_SURPRISES)
 def test_dream_surprise(fixtures: Path, tmp_path: Path, field: str, value: Any) -> None:
     folder = changed_copy(fixtures / "dream-tiny", tmp_path / "changed", {field: value})
-    _refused(folder, field, value)
+    assert_refused(folder, field, value)
 
 
 @pytest.mark.parametrize("field", ["activation_type", "block_type", "layer_norm_type", "rope", "d_model", "n_layers"])
@@ -134,7 +134,7 @@ def test_reals_and_token_ids() -> None:
         token_id({"mask_token_id": [7]}, "mask_token_id")
 
 
-def _refused(folder: Path, field: str, value: Any) -> None:
+def assert_refused(folder: Path, field: str, value: Any) -> None:
     """Both ways in refuse it, in one line that holds the name; and the value, unless nothing is what is wrong."""
     for way in (load_model, describe_model):
         with pytest.raises(UserError, match=re.escape(field)) as caught:
