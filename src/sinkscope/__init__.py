@@ -6,8 +6,8 @@
     trace = ss.record(model, "Why is the sky blue?", ss.Denoising(gen_length=64, steps=64), out="runs/sky.zarr")
     sinks = ss.find_sinks(trace[0], ss.Excess(epsilon=3.0, scale="sum"))    # (step, layer, head, position)
 
-Names are looked up when they are first used: importing torch and transformers takes seconds, and `sinkscope --help`
-needs neither.
+Names are looked up when they are first used, so that importing the package does not import torch and transformers: the
+command line can tell those to be quiet first.
 """
 
 from importlib import import_module

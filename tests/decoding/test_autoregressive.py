@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from sinkscope.attention import watch
 from sinkscope.decoding import Decoding, Denoising, decode, denoise, generate
@@ -17,16 +16,8 @@ PROMPTS = [[7, 3, 11], [5, 9, 2, 8, 1, 4, 6], [13]]
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
-    folder: Path = tmp_path_factory.mktemp("causal")
-    torch.manual_seed(3)
-    config = LlamaConfig(
-        hidden_size=48, intermediate_size=71, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2,
-        vocab_size=101, initializer_range=0.3, max_position_embeddings=64, eos_token_id=17, bos_token_id=1,
-        pad_token_id=0,
-    )  # fmt: skip
-    LlamaForCausalLM(config).save_pretrained(folder)
-    return load_model(folder, device="cpu")
+def model(causal_folder: Path) -> Model:
+    return load_model(causal_folder, device="cpu")
 
 
 def test_greedy_equals_transformers_in_a_padded_batch(model: Model) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 import xarray
 from eager_oracle import causal_maps, group_of, passes_of
-from transformers import Lfm2Config, Lfm2ForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import Lfm2Config, Lfm2ForCausalLM
 
 from sinkscope.decoding import Decoding, Denoising, generate
 from sinkscope.errors import UserError
@@ -44,16 +44,8 @@ def close(found: xarray.DataArray, wanted: torch.Tensor) -> None:
 
 
 @pytest.fixture(scope="module")
-def causal(tmp_path_factory: pytest.TempPathFactory) -> Model:
-    folder: Path = tmp_path_factory.mktemp("causal")
-    torch.manual_seed(3)
-    config = LlamaConfig(
-        hidden_size=48, intermediate_size=71, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2,
-        vocab_size=101, initializer_range=0.3, max_position_embeddings=64, eos_token_id=17, bos_token_id=1,
-        pad_token_id=0,
-    )  # fmt: skip
-    LlamaForCausalLM(config).save_pretrained(folder)
-    return load_model(folder, dtype="float32", device="cpu")
+def causal(causal_folder: Path) -> Model:
+    return load_model(causal_folder, dtype="float32", device="cpu")
 
 
 @pytest.fixture(scope="module")
