@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import sinkscope.attention  # noqa: F401  (registers the attention function that checkpoints are loaded with)
 from sinkscope.families import Model, load_model
+from sinkscope.language.tokenizer import little_tokenizer
+from sinkscope.language.vocabulary import BOS, EOS, PAD, WORDS, ids
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
@@ -38,6 +41,31 @@ def causal_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )  # fmt: skip
     LlamaForCausalLM(config).save_pretrained(folder)
     return folder
+
+
+TWINS = {
+    "twin-ar": {"objective": "next-token", "logit_shift": False},
+    "twin-dlm": {"objective": "masked-diffusion", "logit_shift": False},
+    "twin-adapted": {"objective": "masked-diffusion", "logit_shift": True},
+}
+
+
+@pytest.fixture(scope="session")
+def twin_folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Checkpoints of tiny untrained twins, by name: contexts of 64 tokens, of which 24 were trained."""
+    root, tokenizer = tmp_path_factory.mktemp("twins"), little_tokenizer(max_length=64)
+    for seed, (name, trained) in enumerate(TWINS.items()):
+        torch.manual_seed(seed)
+        own: dict[str, Any] = {"sinkscope": {**trained, "trained_length": 24}}
+        config = LlamaConfig(
+            hidden_size=42, intermediate_size=59, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=3,
+            vocab_size=len(WORDS), initializer_range=0.3, max_position_embeddings=64, tie_word_embeddings=True,
+            bos_token_id=ids()[BOS], eos_token_id=ids()[EOS], pad_token_id=ids()[PAD],
+            **own,
+        )  # fmt: skip
+        LlamaForCausalLM(config).save_pretrained(root / name)
+        tokenizer.save_pretrained(root / name)
+    return {name: root / name for name in TWINS}
 
 
 @pytest.fixture(autouse=True)

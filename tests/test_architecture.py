@@ -12,7 +12,7 @@ import pytest
 import sinkscope
 
 SOURCE = Path(sinkscope.__file__).parent
-ORDER = ("families", "attention", "decoding", "trace", "sinks", "report", "cli")
+ORDER = ("families", "attention", "decoding", "trace", "sinks", "language", "evaluation", "training", "report", "cli")
 EVERYWHERE = {"errors"}
 MODULES = sorted(SOURCE.rglob("*.py"))
 TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in MODULES}
@@ -154,7 +154,11 @@ def test_public_functions_are_annotated() -> None:
 
 def test_what_is_imported_is_declared() -> None:
     project = tomllib.loads((SOURCE.parent.parent / "pyproject.toml").read_text())["project"]
-    declared = [*project["dependencies"], *project["optional-dependencies"]["gguf"]]
+    declared = [
+        *project["dependencies"],
+        *project["optional-dependencies"]["gguf"],
+        *project["optional-dependencies"]["train"],
+    ]
     names = {text.split(">")[0].split("=")[0].strip().replace("-", "_") for text in declared}
     # Packages that transformers itself needs and hands on.
     handed_on = {"huggingface_hub", "tokenizers"}

@@ -1,9 +1,14 @@
-"""The one exception that means "the input is at fault, not the program".
+"""What a user is told in one line: a mistake that stops the work, and a caution that does not.
 
-The command line prints it as a single line and exits with code 2; a library user catches it as `ValueError`.
-Its message says what was wanted, what came, and what to do.
+The command line prints either as a single line; after a mistake it exits with code 2. A library user catches the
+mistake as `ValueError` and filters the caution as a `UserWarning`. The message says what was wanted, what came, and
+what to do.
 """
 
 
 class UserError(ValueError):
     """A mistake of the user's that one line explains: what was wanted, what came, what to do."""
+
+
+class TrainedLengthWarning(UserWarning):
+    """The model can run what is asked, but was only trained on shorter texts."""

@@ -68,7 +68,7 @@ def test_info_tells_what_a_checkpoint_is(sinkscope: Command, fixtures: Path, fol
 def test_info_without_a_model_lists_families_and_packaged_models(sinkscope: Command) -> None:
     found = sinkscope("info", "--json").document
     assert set(found["families"]) == {adapter.name for adapter in adapters()}
-    assert set(found["packaged"]) == {"smollm2-135m", "rxnmapper"}
+    assert set(found["packaged"]) == {"twin-ar", "twin-dlm", "twin-adapted", "smollm2-135m", "rxnmapper"}
     shown = sinkscope("info").table
     assert all(name in shown for name in (*found["families"], *found["packaged"]))
 

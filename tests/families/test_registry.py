@@ -12,7 +12,7 @@ from sinkscope.families.checkpoint import resolve
 
 def test_every_family_is_there_with_the_stock_ones_last() -> None:
     names = [adapter.name for adapter in adapters()]
-    assert names == ["a2d-qwen2", "a2d-qwen3", "dream", "llada", "mmada", "masked-lm", "causal-lm"]
+    assert names == ["a2d-qwen2", "a2d-qwen3", "dream", "llada", "mmada", "twin", "masked-lm", "causal-lm"]
     assert all(adapter.summary for adapter in adapters())
 
 

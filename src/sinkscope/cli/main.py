@@ -3,13 +3,15 @@
 import logging
 import os
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 
-from sinkscope.errors import UserError
+from sinkscope.errors import TrainedLengthWarning, UserError
 
 app = typer.Typer(
     name="sinkscope",
@@ -40,9 +42,9 @@ def options(
 
 def _add_commands() -> None:
     # Imported after the libraries were told to be quiet, which some of them read only once.
-    from sinkscope.cli import demo, generate, info, sinks, trace
+    from sinkscope.cli import demo, evaluate, generate, info, sinks, trace, train
 
-    for module in (info, generate, trace, sinks, demo):
+    for module in (info, generate, trace, sinks, evaluate, train, demo):
         module.add_to(app)
 
 
@@ -56,7 +58,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         _quieten_libraries()
         _add_commands()
-        result = app(args=arguments, prog_name="sinkscope", standalone_mode=False)
+        with _cautions_in_one_line():
+            result = app(args=arguments, prog_name="sinkscope", standalone_mode=False)
         if result == _INTERRUPTED:
             raise KeyboardInterrupt
         sys.stdout.flush()
@@ -68,7 +71,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         # Writes of zarr that were under way end with the process; asyncio would complain about each of them.
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-        return _fail("interrupted; finished samples of a trace are kept, go on with --resume")
+        return _fail("interrupted; what was finished is kept (go on: trace with --resume, train by the same command)")
     except (BrokenPipeError, SystemExit):
         # The reader of our output went away (`| head`); nothing is wrong, and nothing more can be said.
         # typer exits where it notices first.
@@ -79,6 +82,32 @@ def run(arguments: Sequence[str] | None = None) -> int:
 def _fail(message: str) -> int:
     typer.echo(f"sinkscope: {' '.join(message.split())}", err=True)
     return 2
+
+
+@contextmanager
+def _cautions_in_one_line() -> Iterator[None]:
+    """Print our own warnings as one line, once a command, without the place in the code; leave others as they are."""
+    said: set[type[Warning]] = set()
+    show_others = warnings.showwarning
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if not issubclass(category, TrainedLengthWarning):
+            show_others(message, category, filename, lineno, file, line)
+        elif category not in said:
+            said.add(category)
+            typer.echo(f"sinkscope: warning: {' '.join(str(message).split())}", err=True)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", TrainedLengthWarning)
+        warnings.showwarning = show
+        yield
 
 
 def _quieten_libraries() -> None:

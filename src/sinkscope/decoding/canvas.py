@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from sinkscope.decoding.words import check_words
 from sinkscope.errors import UserError
 from sinkscope.families import Model
 
@@ -42,11 +43,15 @@ class Canvas:
 def encode_prompts(model: Model, prompts: Prompts) -> list[list[int]]:
     """Token ids of each prompt.
 
-    Raises `UserError` for empty prompts, ids outside the vocabulary, and text without a tokenizer.
+    Raises `UserError` for empty prompts, ids outside the vocabulary, words that a closed vocabulary lacks, and text
+    without a tokenizer.
     """
-    encoded = [_encode(model, prompt) for prompt in split_prompts(prompts)]
-    if not encoded:
+    given = split_prompts(prompts)
+    if not given:
         raise UserError("no prompts were given")
+    for number, prompt in enumerate(given):
+        check_words(model, prompt, which_prompt(number, given))
+    encoded = [_encode(model, prompt) for prompt in given]
     vocabulary = vocabulary_size(model)
     for number, tokens in enumerate(encoded):
         if not tokens:
@@ -58,7 +63,7 @@ def encode_prompts(model: Model, prompts: Prompts) -> list[list[int]]:
     return encoded
 
 
-def which_prompt(number: int, prompts: Sequence[Sequence[int]]) -> str:
+def which_prompt(number: int, prompts: Sequence[Any]) -> str:
     """How a message names one of these prompts."""
     return "the prompt" if len(prompts) == 1 else f"prompt {number}"
 

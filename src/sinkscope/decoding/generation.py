@@ -1,5 +1,6 @@
 """`generate`: run a decoding loop to its end and hand back sequences and text."""
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ from sinkscope.decoding.canvas import Prompts, encode_prompts
 from sinkscope.decoding.denoising import check_denoising, default_denoising, denoise, most_passes
 from sinkscope.decoding.settings import Decoding, Denoising
 from sinkscope.decoding.step import Step
-from sinkscope.errors import UserError
+from sinkscope.errors import TrainedLengthWarning, UserError
 from sinkscope.families import Model
 
 Settings = Denoising | Decoding
@@ -43,11 +44,16 @@ def generate(
     settings: `Denoising` for diffusion and masked models, `Decoding` for autoregressive ones; None takes the family's
         own.
     history: keep the canvas after each step. on_step: called with each `Step`, for progress bars.
+    Raises `UserError` before the first pass; warns with `TrainedLengthWarning`, once, where texts grow longer than
+    those the model was trained on.
     """
+    settings = settings or default_settings(model)
     encoded = encode_prompts(model, prompts)
+    steps = run(model, encoded, settings)  # checks everything
+    warn_beyond_training(model, encoded, settings)
     canvases: list[torch.Tensor] = []
     last: Step | None = None
-    for last in run(model, encoded, settings):
+    for last in steps:
         if history:
             canvases.append(last.canvas)
         if on_step is not None:
@@ -84,6 +90,21 @@ def check_prompts(model: Model, encoded: Sequence[Sequence[int]], settings: Sett
         check_denoising(model, encoded, settings)
     else:
         check_decoding(model, encoded, settings)
+
+
+def warn_beyond_training(model: Model, encoded: Sequence[Sequence[int]], settings: Settings) -> None:
+    """Warn where the longest prompt and what is generated exceed the texts of the model's training.
+
+    The warning, a `TrainedLengthWarning`, names the line that called the caller.
+    """
+    new = settings.gen_length if isinstance(settings, Denoising) else settings.max_new_tokens
+    trained, longest = model.family.trained_length, max(map(len, encoded))
+    if trained is not None and longest + new > trained:
+        message = (
+            f"{model.name} was trained on texts of at most {trained} tokens; a prompt of {longest} and {new} new ones "
+            f"make {longest + new}, and what stands after the first {trained} may mean nothing"
+        )
+        warnings.warn(message, TrainedLengthWarning, stacklevel=3)
 
 
 def most_steps(model: Model, encoded: Sequence[Sequence[int]], settings: Settings) -> int:

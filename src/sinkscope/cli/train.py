@@ -1,0 +1,93 @@
+"""`sinkscope train`: train twins of the little language, or go on with their training."""
+
+import json
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from sinkscope.cli import console
+from sinkscope.cli.options import Json
+from sinkscope.errors import UserError
+from sinkscope.families.model import parse_device
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("train")(_train)
+
+
+def _train(
+    out: Annotated[Path, typer.Option(help="Folder of the training; one with the same recipe is gone on with.")],
+    twin: Annotated[
+        list[str] | None, typer.Option(help="twin-ar, twin-dlm or twin-adapted; may be repeated; all three.")
+    ] = None,
+    tokens: Annotated[int | None, typer.Option(help="Of each twin that starts from scratch.")] = None,
+    precision: Annotated[Literal["float32", "bfloat16"] | None, typer.Option(help="Of the passes.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of weights, documents and masks.")] = None,
+    points: Annotated[int | None, typer.Option(help="How often the training is saved and measured.")] = None,
+    set_field: Annotated[
+        list[str] | None, typer.Option("--set", metavar="FIELD=JSON", help="Any other field of the recipe.")
+    ] = None,
+    problems: Annotated[int, typer.Option(min=1, help="Of every task, measured at each point.")] = 32,
+    final_problems: Annotated[int, typer.Option(min=1, help="Of every task, for the scores at the end.")] = 1000,
+    device: Annotated[str, typer.Option(help="cpu, cuda ...")] = "cpu",
+    as_json: Json = False,
+) -> None:
+    """Train small twins that differ in their objective alone, and measure sinks on the way."""
+    if find_spec("accelerate") is None:
+        raise UserError("training needs more packages; run: pip install 'sinkscope[train]'")
+    from sinkscope.training import KINDS, Kind, Measuring, Progressed, read_recipe, recipe_from, train_twins
+
+    parse_device(device)
+    given = {"tokens": tokens, "precision": precision, "seed": seed, "points": points}
+    changes = {name: value for name, value in given.items() if value is not None} | _fields(set_field or [])
+    there = read_recipe(out)
+    recipe = recipe_from({**({} if there is None else there.to_dict()), **changes})
+    with console.progress(as_json) as bar:
+        stage = bar.add_task("training", total=None)
+
+        def observe(kind: Kind, now: Progressed) -> None:
+            speed = now.step * recipe.batch_tokens / max(now.seconds, 1e-9)
+            words = f"{kind.name}: loss {now.loss:.3f}, {speed:,.0f} tokens/s"
+            bar.update(stage, description=words, completed=now.step, total=recipe.steps(kind))
+
+        def say(words: str) -> None:
+            bar.update(stage, description=words)
+
+        folders = train_twins(
+            out, recipe, twin or tuple(KINDS), device=device, observer=observe, say=say,
+            measuring=Measuring(problems_at_points=problems, problems_at_end=final_problems),
+        )  # fmt: skip
+    _report(folders, as_json)
+
+
+def _fields(given: Sequence[str]) -> dict[str, Any]:
+    changes = {}
+    for text in given:
+        name, sign, value = text.partition("=")
+        if not sign:
+            raise UserError(f"--set takes FIELD=VALUE, got {text!r}")
+        try:
+            changes[name] = json.loads(value)
+        except ValueError as error:
+            raise UserError(f"--set {name} takes JSON, such as 0.02 or [32, 64], got {value!r}") from error
+    return changes
+
+
+def _report(folders: dict[str, Path], as_json: bool) -> None:
+    from sinkscope.training.card import read_scores
+
+    scores = {name: read_scores(folder) for name, folder in folders.items()}
+    if as_json:
+        console.print_json({name: {"path": str(folders[name]), "scores": scores[name]} for name in folders})
+        return
+    first = next(iter(scores.values()))
+    rows = [
+        [one["task"], *(f"{scores[name][place]['score']:.3f}" for name in folders)] for place, one in enumerate(first)
+    ]
+    title = f"Share of {first[0]['n']} held-out problems answered exactly"
+    last = list(folders.values())[-1]
+    console.out.print(console.table(title, ["task", *folders], rows, caption=f"next: sinkscope evaluate {last}"))

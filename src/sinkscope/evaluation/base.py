@@ -1,0 +1,36 @@
+"""What a task is: a stream of examples with exact answers, and when an answer is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from random import Random
+
+from sinkscope.evaluation.answers import Scorer
+
+ROOM = 64
+"""Tokens that a problem's text may take, if nobody says otherwise."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """One question and its answer."""
+
+    prompt: str
+    answer: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A kind of question. It is one small unit, filed in `tasks.TASKS`."""
+
+    name: str
+    summary: str
+    """One line."""
+    gen_length: int
+    """Tokens of the canvas that its answers are generated in: the longest answer with its end, rounded up to a
+    multiple of 4."""
+    stream: Callable[[Random, int], Iterator[Example]]
+    """Held-out examples in at most about so many tokens of room; what comes follows from the random generator alone.
+    It may go on for ever, and may repeat itself."""
+    is_right: Scorer

@@ -1,0 +1,32 @@
+"""How sure a share of right answers is."""
+
+from __future__ import annotations
+
+from math import sqrt
+from statistics import NormalDist
+
+from sinkscope.errors import UserError
+
+
+def wilson_interval(correct: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
+    """The score interval of a proportion: (low, high) within 0 to 1.
+
+    It holds every rate p from which `correct` of `n` lies no further than z standard errors of p itself, z the normal
+    quantile of the confidence. Unlike "plus or minus two standard errors" it keeps its width where all or none are
+    right. E. B. Wilson, Probable inference, the law of succession, and statistical inference, Journal of the American
+    Statistical Association 22 (1927), pages 209 to 212.
+
+    Raises `UserError` for counts that cannot be, and a confidence that is not between 0 and 1.
+    """
+    if not 0 <= correct <= n or n < 1:
+        raise UserError(f"correct must lie between 0 and n, and n be at least 1; got correct={correct}, n={n}")
+    if not 0 < confidence < 1:
+        raise UserError(f"confidence must lie between 0 and 1, 0.95 for example; got {confidence}")
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    share, shrunk = correct / n, z * z / n
+    centre = (share + shrunk / 2) / (1 + shrunk)
+    reach = sqrt(share * (1 - share) * shrunk + shrunk * shrunk / 4) / (1 + shrunk)
+    # Where all or none are right the interval ends there, which rounding would miss by a little.
+    low = 0.0 if correct == 0 else centre - reach
+    high = 1.0 if correct == n else centre + reach
+    return low, high

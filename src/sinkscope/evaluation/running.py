@@ -1,0 +1,228 @@
+"""Run a model on a task: generate an answer to every example and count the right ones.
+
+    score = evaluate(model, "arithmetic-1", n=1000)
+    print(score.score, score.low, score.high, score.wrong[0])
+
+Everything that can be refused is refused by `plan_evaluation`, before the first pass. Costs one forward pass for each
+token of the task's `gen_length` and each batch.
+
+Misleads: answers are generated greedily and read up to the model's end of text, so a model that talks on after a right
+answer is wrong. The interval is about the choice of examples, not about wording, decoding or training.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from itertools import takewhile
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from sinkscope.decoding import Decoding, Denoising, default_settings, encode_prompts, run
+from sinkscope.decoding.generation import Settings, check_prompts, warn_beyond_training
+from sinkscope.errors import UserError
+from sinkscope.evaluation.base import ROOM, Example, Task
+from sinkscope.evaluation.intervals import wilson_interval
+from sinkscope.evaluation.tasks import examples, find_task
+from sinkscope.families import Model
+
+Observer = Callable[[int], None]
+"""Called after every batch with the number of examples answered so far."""
+WRONG_KEPT = 10
+_BLOCK = 4
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A wrong answer."""
+
+    prompt: str
+    expected: str
+    got: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """How many examples of a task a model got right, and everything needed to ask it the same again."""
+
+    task: str
+    model: str
+    n: int
+    correct: int
+    seed: int
+    """Of the examples."""
+    room: int
+    """Tokens that the examples' texts could take."""
+    settings: Settings
+    seconds: float
+    """Spent on generating."""
+    wrong: tuple[Wrong, ...]
+    """The first few wrong answers, in the order of the examples."""
+
+    @property
+    def score(self) -> float:
+        """Share of right answers."""
+        return self.correct / self.n
+
+    @property
+    def low(self) -> float:
+        """Lower end of the score's 95 % interval."""
+        return wilson_interval(self.correct, self.n)[0]
+
+    @property
+    def high(self) -> float:
+        """Upper end of the score's 95 % interval."""
+        return wilson_interval(self.correct, self.n)[1]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON, score and interval included."""
+        measured = {"score": self.score, "low": self.low, "high": self.high}
+        return {**asdict(self), **measured}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """An evaluation that was checked and can be run; made by `plan_evaluation`."""
+
+    model: Model
+    task: Task
+    examples: tuple[Example, ...]
+    encoded: tuple[list[int], ...]
+    """Token ids of the prompts."""
+    tokenizer: PreTrainedTokenizerBase
+    settings: Settings
+    seed: int
+    room: int
+    batch_size: int
+
+    def run(self, observer: Observer | None = None) -> Score:
+        """Generate all answers and count the right ones."""
+        got = [""] * len(self.examples)
+        answered, start = 0, time.perf_counter()
+        for batch in self._batches():
+            for number, text in zip(batch, self._answers([self.encoded[number] for number in batch]), strict=True):
+                got[number] = text
+            answered += len(batch)
+            if observer is not None:
+                observer(answered)
+        wrong = [
+            Wrong(example.prompt, example.answer, said)
+            for example, said in zip(self.examples, got, strict=True)
+            if not self.task.is_right(example.answer, said)
+        ]
+        return Score(
+            task=self.task.name,
+            model=self.model.name,
+            n=len(self.examples),
+            correct=len(self.examples) - len(wrong),
+            seed=self.seed,
+            room=self.room,
+            settings=self.settings,
+            seconds=time.perf_counter() - start,
+            wrong=tuple(wrong[:WRONG_KEPT]),
+        )
+
+    def _batches(self) -> Iterator[list[int]]:
+        """Numbers of examples to run together: of similar length, since padding is computed too; of the same length
+        for a network that can't take padding."""
+        padded = self.model.family.position_offset is not None
+        batch: list[int] = []
+        for number in sorted(range(len(self.encoded)), key=lambda number: len(self.encoded[number])):
+            longer = bool(batch) and len(self.encoded[number]) > len(self.encoded[batch[-1]])
+            if len(batch) == self.batch_size or (longer and not padded):
+                yield batch
+                batch = []
+            batch.append(number)
+        yield batch
+
+    def _answers(self, prompts: list[list[int]]) -> list[str]:
+        """What is generated after each prompt, up to its first end of text; a diffusion model fills the rest too."""
+        [last] = deque(run(self.model, prompts, self.settings), maxlen=1)
+        rows = last.canvas[:, max(map(len, prompts)) :].tolist()
+        ends = self.model.family.eos_token_ids
+        said = [list(takewhile(lambda token: token not in ends, row)) for row in rows]
+        return [str(self.tokenizer.decode(tokens, skip_special_tokens=True)) for tokens in said]
+
+
+def plan_evaluation(
+    model: Model,
+    task: str | Task,
+    *,
+    n: int = 1000,
+    seed: int = 0,
+    room: int = ROOM,
+    batch_size: int = 64,
+    settings: Settings | None = None,
+) -> Plan:
+    """Draw the examples and check everything, without a forward pass. Parameters as for `evaluate`.
+
+    Raises `UserError` for an unknown task, a number below 1, more examples than there are, a model without a tokenizer,
+    settings of the other kind of model, and answers that do not fit the context. Warns with `TrainedLengthWarning`
+    where texts grow longer than those the model was trained on.
+    """
+    task = find_task(task) if isinstance(task, str) else task
+    if not isinstance(batch_size, int) or batch_size < 1:
+        raise UserError(f"batch_size must be a whole number of at least 1, got {batch_size!r}")
+    if model.tokenizer is None:
+        raise UserError(f"{model.name} has no tokenizer, and the task {task.name} is text; add one to its folder")
+    drawn = examples(task, n, seed, room)
+    settings = settings or task_settings(model, task)
+    encoded = encode_prompts(model, [example.prompt for example in drawn])
+    check_prompts(model, encoded, settings)
+    warn_beyond_training(model, encoded, settings)
+    return Plan(
+        model=model,
+        task=task,
+        examples=tuple(drawn),
+        encoded=tuple(encoded),
+        tokenizer=model.tokenizer,
+        settings=settings,
+        seed=seed,
+        room=room,
+        batch_size=batch_size,
+    )
+
+
+def evaluate(
+    model: Model,
+    task: str | Task,
+    *,
+    n: int = 1000,
+    seed: int = 0,
+    room: int = ROOM,
+    batch_size: int = 64,
+    settings: Settings | None = None,
+    observer: Observer | None = None,
+) -> Score:
+    """The share of `n` held-out examples of a task that a model answers exactly, with its 95 % interval.
+
+    seed: of the examples; the noise of generation is in `settings`. room: tokens that an example's text may take.
+    batch_size: prompts run together; answers agree between batch sizes up to near ties. settings: `task_settings` if
+    left out. observer: called after every batch with the number of examples answered.
+
+    Raises `UserError` before any work, see `plan_evaluation`.
+    """
+    plan = plan_evaluation(model, task, n=n, seed=seed, room=room, batch_size=batch_size, settings=settings)
+    return plan.run(observer)
+
+
+def task_settings(model: Model, task: Task) -> Settings:
+    """Greedy decoding in the model's own way, with a canvas as long as the task's answers may be.
+
+    A diffusion model keeps its family's schedule and confidence and commits one position a step, in blocks of 4 where
+    its family has blocks.
+    """
+    own = default_settings(model)
+    if isinstance(own, Decoding):
+        return Decoding(max_new_tokens=task.gen_length)
+    block = _BLOCK if task.gen_length % _BLOCK == 0 else task.gen_length
+    return Denoising(
+        gen_length=task.gen_length,
+        block_length=None if own.block_length is None else block,
+        steps=None,
+        schedule=own.schedule,
+        confidence=own.confidence,
+    )

@@ -1,0 +1,125 @@
+"""Twins: stock Llama folders whose config.json says what they were trained for.
+
+    "sinkscope": {"objective": "masked-diffusion", "logit_shift": false, "trained_length": 128}
+
+The same body is autoregressive with `next-token`, and a masked diffusion model without the causal mask with
+`masked-diffusion`; `logit_shift` is Dream's, for a diffusion model made from an autoregressive one.
+
+Misleads: transformers itself knows nothing of the section, and opens a diffusion twin as a causal model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+
+from sinkscope.errors import UserError
+from sinkscope.families.base import (
+    Adapter,
+    Body,
+    Family,
+    eos_ids,
+    library_config,
+    mask_id,
+    pad_id,
+    register,
+    special_ids,
+    without_causal_mask,
+)
+from sinkscope.families.checkpoint import Checkpoint
+from sinkscope.families.fields import Allowed, refuse_surprises, token_id, whole
+from sinkscope.families.native import COMPUTED
+from sinkscope.families.tokenizers import read_stock_tokenizer
+
+SECTION = "sinkscope"
+NEXT_TOKEN, MASKED_DIFFUSION = "next-token", "masked-diffusion"
+
+_ALLOWED: Mapping[str, Allowed] = {
+    NEXT_TOKEN: {"quantization_config": (None, (None,)), "is_causal": (True, (True, None))},
+    MASKED_DIFFUSION: {"quantization_config": (None, (None,)), "is_causal": (False, (False, None))},
+}
+_DECODING: Mapping[str, Mapping[str, object]] = {
+    NEXT_TOKEN: {"max_new_tokens": 32, "temperature": 0.0},
+    MASKED_DIFFUSION: {"gen_length": 32, "block_length": 4, "steps": None, "confidence": "max-prob"},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Section:
+    """What a twin's config.json says beside the stock fields."""
+
+    objective: str
+    logit_shift: bool
+    trained_length: int
+    """Of the longest documents of its training, in tokens."""
+
+
+def _read_section(checkpoint: Checkpoint) -> _Section:
+    stored, wanted = checkpoint.config[SECTION], [field.name for field in fields(_Section)]
+    where = f"{checkpoint.name}: config.json: {SECTION}"
+    if type(stored) is not dict or sorted(stored) != sorted(wanted):
+        found = f"the fields {', '.join(sorted(stored)) or 'none'}" if type(stored) is dict else repr(stored)
+        raise UserError(f"{where} needs the fields {', '.join(wanted)} and no other, found {found}")
+    objective, shift = stored["objective"], stored["logit_shift"]
+    if objective not in [*_DECODING]:
+        raise UserError(f"{where}.objective={objective!r}, wanted one of {', '.join(_DECODING)}")
+    if type(shift) is not bool:
+        raise UserError(f"{where}.logit_shift={shift!r}, wanted true or false")
+    if shift and objective == NEXT_TOKEN:
+        raise UserError(f"{where}.logit_shift=True goes with {MASKED_DIFFUSION} only; {NEXT_TOKEN} needs false")
+    return _Section(objective=objective, logit_shift=shift, trained_length=whole(stored, "trained_length"))
+
+
+def _body(checkpoint: Checkpoint) -> Body:
+    section = _read_section(checkpoint)
+    refuse_surprises(checkpoint.config, _ALLOWED[section.objective], f"a twin with {section.objective}")
+    config = library_config(checkpoint, LlamaConfig)
+    if section.trained_length > config.max_position_embeddings:
+        raise UserError(
+            f"{checkpoint.name}: config.json: {SECTION}.trained_length={section.trained_length} is more than "
+            f"max_position_embeddings={config.max_position_embeddings}"
+        )
+    if section.objective == MASKED_DIFFUSION:
+        config = without_causal_mask(config)
+    return Body(network_class=LlamaForCausalLM, config=config, surplus=COMPUTED)
+
+
+def _mask(checkpoint: Checkpoint, size: int, tokenizer: PreTrainedTokenizerBase | None) -> int:
+    mask, stated = mask_id(checkpoint, size, tokenizer), token_id(checkpoint.config, "mask_token_id")
+    if stated not in (None, mask):
+        raise UserError(f"{checkpoint.name}: config.json: mask_token_id={stated}, but the tokenizer's mask is {mask}")
+    return mask
+
+
+def _family(checkpoint: Checkpoint, skeleton: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> Family:
+    section, config = _read_section(checkpoint), skeleton.config
+    bidirectional = section.objective == MASKED_DIFFUSION
+    mask = _mask(checkpoint, config.vocab_size, tokenizer) if bidirectional else None
+    return Family(
+        name="twin",
+        bidirectional=bidirectional,
+        logit_shift=section.logit_shift,
+        mask_token_id=mask,
+        special_ids=special_ids(checkpoint.config, tokenizer, mask),
+        eos_token_ids=eos_ids(checkpoint.config, tokenizer),
+        pad_token_id=pad_id(checkpoint.config, config, tokenizer),
+        position_offset=0,
+        max_length=config.max_position_embeddings,
+        default_decoding=_DECODING[section.objective],
+        trained_length=section.trained_length,
+        closed_vocabulary=tokenizer is not None and tokenizer.is_fast and tokenizer.unk_token_id is not None,
+    )
+
+
+register(
+    Adapter(
+        name="twin",
+        summary="sinkscope's twins: LlamaForCausalLM, causal or without the causal mask as config.json says",
+        claims=lambda checkpoint: checkpoint.config.get("model_type") == "llama" and SECTION in checkpoint.config,
+        body=_body,
+        tokenizer=read_stock_tokenizer,
+        family=_family,
+    )
+)

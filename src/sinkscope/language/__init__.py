@@ -1,0 +1,1 @@
+"""A little language with exact answers, generated from a seed."""

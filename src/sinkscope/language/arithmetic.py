@@ -1,0 +1,54 @@
+"""Arithmetic stories of one to three steps, answered step by step: a GSM8K in miniature.
+
+    Ann has 5 apples. Ann buys 3 more. How many apples does Ann have now? => 5+3=8
+
+The last number of the answer is the result. Numbers stay below 100.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from random import Random
+
+from sinkscope.language.problems import Maker, Problem
+from sinkscope.language.vocabulary import NAMES, THINGS
+
+_STARTS = ("{name} has {n} {things}.", "At first {name} has {n} {things}.", "{name} owns {n} {things}.")
+_GAINS = (
+    "{name} buys {n} more.",
+    "{name} finds {n} {things}.",
+    "{other} gives {n} {things} to {name}.",
+    "{name} gets {n} more from {other}.",
+    "Then {name} picks {n} {things}.",
+)
+_LOSSES = (
+    "{name} loses {n} of them.",
+    "{name} gives {n} {things} to {other}.",
+    "{name} sells {n} {things}.",
+    "Then {name} drops {n} of them.",
+    "{other} takes {n} {things} from {name}.",
+)
+_QUESTIONS = ("How many {things} does {name} have now?", "How many are left?", "Count the {things} of {name}.")
+LARGEST_START, LARGEST_STEP = 20, 10
+
+
+def _make(steps: int, random: Random, room: int) -> Problem:  # noqa: ARG001  # a story has the length it has
+    name, other = random.sample(NAMES, 2)
+    things = random.choice(THINGS)
+    total = random.randint(1, LARGEST_START)
+    sentences = [random.choice(_STARTS).format(name=name, n=total, things=things)]
+    work, facts = [], [name, things, str(total)]
+    for _ in range(steps):
+        change = random.randint(1, LARGEST_STEP)
+        gains = change > total or random.random() < 0.5
+        sign, after = ("+", total + change) if gains else ("-", total - change)
+        pattern = random.choice(_GAINS if gains else _LOSSES)
+        sentences.append(pattern.format(name=name, other=other, n=change, things=things))
+        work.append(f"{total}{sign}{change}={after}")
+        facts.append(f"{sign}{change}")
+        total = after
+    question = random.choice(_QUESTIONS).format(name=name, things=things)
+    return Problem(" ".join(sentences), ((question, ", ".join(work)),), " ".join(facts))
+
+
+MAKERS: dict[str, Maker] = {f"arithmetic-{steps}": partial(_make, steps) for steps in (1, 2, 3)}

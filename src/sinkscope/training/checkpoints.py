@@ -1,0 +1,77 @@
+"""Checkpoints of a training: written whole or not at all, and checked before they are read.
+
+`accelerate` saves weights, optimizers, schedules and random states; a small record beside them says which step it was,
+what the losses since the last point were, and how long each file is, so that a file cut short is named instead of
+half-read. Only the newest checkpoint is kept.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from accelerate import Accelerator
+
+from sinkscope.errors import UserError
+
+_RECORD = "record.json"
+_PREFIX = "checkpoint-"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progressed:
+    """How far a training has come."""
+
+    step: int
+    """Optimizer steps done."""
+    loss: float
+    """Mean loss since the point before."""
+    seconds: float
+    """Spent in optimizer steps so far."""
+
+
+def save(accelerator: Accelerator, folder: Path, done: Progressed) -> None:
+    """Write a checkpoint into the training folder and remove older ones."""
+    unfinished = folder / "checkpoint.unfinished"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    accelerator.save_state(str(unfinished))
+    sizes = {file.name: file.stat().st_size for file in sorted(unfinished.iterdir())}
+    (unfinished / _RECORD).write_text(json.dumps({"progress": asdict(done), "sizes": sizes}), encoding="utf-8")
+    finished = folder / f"{_PREFIX}{done.step}"
+    shutil.rmtree(finished, ignore_errors=True)
+    unfinished.rename(finished)
+    for step, older in _all(folder).items():
+        if step < done.step:
+            shutil.rmtree(older)
+
+
+def newest(folder: Path) -> Path | None:
+    """The checkpoint of the latest step, None where there is none."""
+    found = _all(folder)
+    return found[max(found)] if found else None
+
+
+def read_progress(checkpoint: Path) -> Progressed:
+    """How far the training had come. Raises `UserError` for a checkpoint that is cut short or changed."""
+    try:
+        record = json.loads((checkpoint / _RECORD).read_text(encoding="utf-8"))
+        done = Progressed(**record["progress"])
+        sizes = dict(record["sizes"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{checkpoint / _RECORD} cannot be read: remove {checkpoint} to train this twin from its start"
+        ) from error
+    for name, size in sizes.items():
+        file = checkpoint / name
+        found = file.stat().st_size if file.is_file() else None
+        if found != size:
+            state = "is missing" if found is None else f"has {found} bytes, not {size}: it was cut short or changed"
+            raise UserError(f"{file} {state}; remove {checkpoint} to train this twin from its start")
+    return done
+
+
+def _all(folder: Path) -> dict[int, Path]:
+    names = ((path.name.removeprefix(_PREFIX), path) for path in folder.glob(f"{_PREFIX}*"))
+    return {int(step): path for step, path in names if step.isdecimal()}

@@ -1,0 +1,36 @@
+"""The log of a training: one JSON object a line and point, small enough to ship with the twin."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from sinkscope.errors import UserError
+
+NAME = "training_log.jsonl"
+
+
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    """The rows so far, in the order of their points; none where there is no log.
+
+    A last line that a kill cut short is left out: its point is measured again. Raises `UserError` for any other line
+    that is no JSON.
+    """
+    file = folder / NAME
+    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    rows: list[dict[str, Any]] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            if number < len(lines):
+                raise UserError(f"{file}, line {number} is no JSON; restore the file or remove it") from None
+    return rows
+
+
+def write_log(folder: Path, rows: list[dict[str, Any]]) -> None:
+    """Write the rows, whole or not at all."""
+    unfinished = folder / f"{NAME}.unfinished"
+    unfinished.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    unfinished.replace(folder / NAME)

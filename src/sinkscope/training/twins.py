@@ -1,0 +1,144 @@
+"""Train twins into one folder: the recipe, each twin's training, its log, its finished model with scores and card.
+
+    runs/twins/recipe.json
+    runs/twins/twin-ar/checkpoint-1627/      to go on from; removed by nothing but the next
+    runs/twins/twin-ar/points/01/ ...        the twin at each point, a stock folder that load_model opens
+    runs/twins/twin-ar/training_log.jsonl    a row a point
+    runs/twins/twin-ar/model/                the finished twin
+
+Whatever is there already is kept: a second call trains, measures and scores only what is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from sinkscope.errors import UserError
+from sinkscope.evaluation import LITTLE, evaluate
+from sinkscope.families import load_model
+from sinkscope.trace.lock import WriterLock
+from sinkscope.training.card import SCORES, write_card, write_scores
+from sinkscope.training.kinds import KINDS, Kind, find_kind
+from sinkscope.training.log import NAME as LOG
+from sinkscope.training.log import read_log, write_log
+from sinkscope.training.measures import measure
+from sinkscope.training.recipe import Recipe, differences, recipe_from
+from sinkscope.training.training import POINT, Observer, Point, model_folder, train_twin
+
+RECIPE = "recipe.json"
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measuring:
+    """How thoroughly twins are measured."""
+
+    problems_at_points: int = 32
+    """Of every task, at each point of the log."""
+    problems_at_end: int = 1000
+    """Of every task, for the scores of the card."""
+
+
+def train_twins(
+    out: Path,
+    recipe: Recipe,
+    names: Sequence[str] = tuple(KINDS),
+    *,
+    measuring: Measuring | None = None,
+    device: str = "cpu",
+    observer: Observer | None = None,
+    say: Say | None = None,
+) -> dict[str, Path]:
+    """Train, measure and score the twins called `names`; name -> folder of the finished model.
+
+    `observer` is called after every optimizer step, `say` with one line at the start of each stage. Raises `UserError`
+    for an unknown name, a folder that holds another recipe's training, a twin whose starting point is not there, a
+    checkpoint that is cut short, a folder in which another process trains the same twin.
+    """
+    kinds = [find_kind(name) for name in names]
+    if len(set(names)) < len(names):
+        raise UserError(f"a twin is named twice in {', '.join(names)}")
+    _check_starts(out, kinds)
+    _keep_recipe(out, recipe)
+    tell = say or (lambda _: None)
+    finished = {}
+    for kind in kinds:
+        folder = out / kind.name
+        folder.mkdir(exist_ok=True)
+        lock = WriterLock(folder)
+        try:
+            tell(f"training {kind.name}")
+            points = train_twin(kind, recipe, out, device=device, observer=observer)
+            last = _measured(points, folder, measuring or Measuring(), tell)
+            finished[kind.name] = _finish(kind, recipe, out, last, measuring or Measuring(), tell)
+        finally:
+            lock.release()
+    return finished
+
+
+def read_recipe(out: Path) -> Recipe | None:
+    """The recipe of a training folder, None for one that has none yet. Raises `UserError` where it can't be read."""
+    file = out / RECIPE
+    if not file.exists():
+        return None
+    try:
+        return recipe_from(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(f"{file} is no recipe ({error}); choose another folder") from error
+
+
+def _keep_recipe(out: Path, recipe: Recipe) -> None:
+    there = read_recipe(out)
+    if there is None:
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise UserError(f"{out} is no training folder and not empty; choose another one")
+        out.mkdir(parents=True, exist_ok=True)
+        unfinished = out / f"{RECIPE}.unfinished"
+        unfinished.write_text(json.dumps(recipe.to_dict(), indent=2) + "\n", encoding="utf-8")
+        unfinished.replace(out / RECIPE)
+    elif there != recipe:
+        raise UserError(f"{out} holds the training of another recipe: {differences(there, recipe)}; choose another one")
+
+
+def _check_starts(out: Path, kinds: Sequence[Kind]) -> None:
+    trained = set()
+    for kind in kinds:
+        start = kind.starts_from
+        if start is not None and start not in trained and not model_folder(out, KINDS[start]).is_dir():
+            raise UserError(f"{kind.name} starts from {start}, which {out} does not hold finished; train {start} first")
+        trained.add(kind.name)
+
+
+def _measured(points: Iterable[Point], folder: Path, measuring: Measuring, tell: Say) -> Point:
+    """Measure every point that the log lacks; the last point."""
+    rows = {row["point"]: row for row in read_log(folder)}
+    for point in points:
+        if point.number not in rows:
+            tell(f"measuring {folder.name} after step {point.done.step}")
+            measured = measure(load_model(point.folder), problems=measuring.problems_at_points)
+            rows[point.number] = {"point": point.number, **asdict(point.done), **measured}
+            write_log(folder, [rows[number] for number in sorted(rows)])
+    return point
+
+
+def _finish(kind: Kind, recipe: Recipe, out: Path, last: Point, measuring: Measuring, tell: Say) -> Path:
+    """The finished model's folder: the last point's weights, the log, scores and card."""
+    model = model_folder(out, kind)
+    if not model.is_dir():
+        unfinished = model.with_name("model.unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        shutil.copytree(last.folder, unfinished, ignore=shutil.ignore_patterns(POINT))
+        shutil.copy(out / kind.name / LOG, unfinished / LOG)
+        unfinished.rename(model)
+    if not (model / SCORES).exists():
+        twin, scores = load_model(model), []
+        for task in LITTLE:
+            tell(f"scoring {kind.name} on {task}")
+            scores.append(evaluate(twin, task, n=measuring.problems_at_end))
+        write_card(model, kind, recipe, scores, parameters=twin.network.num_parameters())
+        write_scores(model, scores)
+    return model

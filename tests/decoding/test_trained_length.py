@@ -1,0 +1,94 @@
+"""Texts longer than those of the training: one warning a call, before any work, and none where all is well."""
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sinkscope.decoding import Decoding, Denoising, generate
+from sinkscope.decoding.generation import Settings
+from sinkscope.errors import TrainedLengthWarning, UserError
+from sinkscope.families import Model, load_model
+from sinkscope.trace import record
+
+TRAINED = 24
+
+
+@pytest.fixture(params=["twin-ar", "twin-dlm"])
+def twin(request: pytest.FixtureRequest, twin_folders: Mapping[str, Path]) -> Model:
+    return load_model(twin_folders[request.param], device="cpu")
+
+
+def new_tokens(model: Model, number: int) -> Settings:
+    """Settings that make a text longer by this many tokens."""
+    if model.family.bidirectional:
+        return Denoising(gen_length=number, block_length=None, steps=1)
+    return Decoding(max_new_tokens=number)
+
+
+def test_up_to_the_trained_length_nothing_is_said(twin: Model, tmp_path: Path) -> None:
+    """Warnings are errors here."""
+    prompts = [[7] * 5, [8] * 3]
+    generate(twin, prompts, new_tokens(twin, TRAINED - 5))
+    record(twin, prompts, new_tokens(twin, TRAINED - 5), out=tmp_path / "t.zarr")
+
+
+def test_generate_says_it_once(twin: Model) -> None:
+    seen: list[int] = []
+    with pytest.warns(TrainedLengthWarning) as caught:
+        generate(twin, [[7] * 5, [8] * 3], new_tokens(twin, TRAINED - 4), on_step=lambda _: seen.append(len(caught)))
+    assert [type(one.message) for one in caught] == [TrainedLengthWarning]
+    assert str(caught[0].message).startswith(
+        f"{twin.name} was trained on texts of at most 24 tokens; a prompt of 5 and 20 new ones make 25, and"
+    )
+    assert caught[0].filename == __file__
+    assert set(seen) == {1}  # said before the first step
+
+
+def test_record_says_it_once_for_all_batches(twin: Model, tmp_path: Path) -> None:
+    prompts = [[7] * 5, [8] * 11, [9] * 10, [10] * 2]
+    with pytest.warns(TrainedLengthWarning) as caught:
+        record(twin, prompts, new_tokens(twin, TRAINED - 6), out=tmp_path / "t.zarr")
+    assert [type(one.message) for one in caught] == [TrainedLengthWarning]
+    assert "a prompt of 11 and 18 new ones make 29" in str(caught[0].message)
+    assert caught[0].filename == __file__
+
+
+def test_whoever_makes_it_an_error_has_no_work_done(
+    twin: Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    settings = new_tokens(twin, TRAINED)
+    with pytest.raises(TrainedLengthWarning):
+        record(twin, [[7], [8]], settings, out=tmp_path / "t.zarr")
+    assert [*tmp_path.iterdir()] == []
+
+    def work(*_: object, **__: object) -> None:
+        raise AssertionError("the network was asked")
+
+    monkeypatch.setattr(twin.network, "forward", work)
+    with pytest.raises(TrainedLengthWarning):
+        generate(twin, [7], settings)
+
+
+def test_a_mistake_comes_before_a_caution(twin: Model) -> None:
+    """Beyond the context of 64 there is nothing to warn of: it is refused."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with pytest.raises(UserError, match="the context is 64"):
+            generate(twin, [7] * 5, new_tokens(twin, 60))
+    assert caught == []
+
+
+def test_a_prompt_alone_may_be_too_long(twin_folders: Mapping[str, Path]) -> None:
+    model = load_model(twin_folders["twin-dlm"], device="cpu")
+    mask = model.family.mask_token_id
+    assert mask is not None
+    with pytest.warns(TrainedLengthWarning, match="a prompt of 25 and 0 new ones make 25"):
+        generate(model, [7] * 24 + [mask], Denoising(gen_length=0, block_length=None, steps=None))
+
+
+def test_a_family_that_does_not_know_says_nothing(twin: Model) -> None:
+    model = replace(twin, family=replace(twin.family, trained_length=None))
+    assert generate(model, [7] * 5, new_tokens(model, 40)).prompt_length == 5

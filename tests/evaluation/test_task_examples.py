@@ -1,0 +1,181 @@
+"""The examples of tasks: held out, distinct, answered rightly, the same in every process."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from sinkscope.errors import UserError
+from sinkscope.evaluation import LITTLE, TASKS, Example, Task, exact, examples, find_task
+from sinkscope.language.documents import MAKERS, document, prompt_text
+from sinkscope.language.problems import draw, split_of
+from sinkscope.language.vocabulary import encode
+
+each_task = pytest.mark.parametrize("task", TASKS.values(), ids=TASKS.keys())
+
+
+def facts_of(task: str, prompt: str, answer: str) -> str:
+    """What a prompt asks about, read from its text."""
+    if task.startswith("arithmetic"):
+        start = re.match(r"(?:At first )?(\w+) (?:has|owns) (\d+) (\w+)\.", prompt)
+        assert start is not None
+        steps = re.findall(r"\d([+-]\d+)=", answer)
+        return " ".join([start[1], start[3], start[2], *steps])
+    if task == "passkey":
+        return "passkey " + "".join(re.findall(r"passkey is (\d+)\.", prompt))
+    if task == "lookup":
+        return " ".join(sorted(f"{gem} {key}" for gem, key in re.findall(r"key of (\w+) is (\d+)\.", prompt)))
+    if task == "tracking":
+        told = []
+        for sentence in prompt.split(". "):
+            held = re.search(r"(\w+) (?:has|holds) the (\w+)$", sentence)
+            handed = re.search(r"the (\w+) to (\w+)$", sentence) or re.search(
+                r"(?=.* the (\w+) from)(\w+) takes", sentence
+            )
+            told += [" ".join(found.groups()) for found in (held or handed,) if found]
+        return ", ".join(told)
+    verb, letters = prompt.removesuffix(" =>").split(" the list: ")
+    return f"{verb} {letters}"
+
+
+def solved(task: str, prompt: str, facts: str) -> str:
+    """The answer, worked out from what is asked and the facts."""
+    if task.startswith("arithmetic"):
+        return str(sum(int(number) for number in facts.split()[2:]))
+    if task == "passkey":
+        return facts.split()[1]
+    if task == "lookup":
+        asked = prompt.removesuffix("? =>").split()[-1]
+        return dict(zip(facts.split()[::2], facts.split()[1::2], strict=True))[asked]
+    if task == "tracking":
+        asked = prompt.removesuffix("? =>").split()[-1]
+        told = [fact.split() for fact in facts.split(", ")]
+        return [({*fact} - {asked}).pop() for fact in told if asked in fact][-1]
+    verb, *letters = facts.split()
+    return " ".join({"Copy": letters, "Reverse": letters[::-1], "Sort": sorted(letters)}[verb])
+
+
+@pytest.fixture(scope="module")
+def trained_facts() -> set[str]:
+    """The facts of 600 training documents."""
+    told = (document(Random(number), 128, weights=dict.fromkeys(MAKERS, 1.0)).facts for number in range(600))
+    return {fact for facts in told for fact in facts}
+
+
+def test_there_is_a_task_for_everything_the_little_language_asks() -> None:
+    assert set(LITTLE) == set(MAKERS)
+    assert list(TASKS)[: len(LITTLE)] == list(LITTLE)
+    assert all(name == task.name for name, task in TASKS.items())
+    assert all(task.summary and "\n" not in task.summary for task in TASKS.values())
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_facts_are_read_from_texts_as_the_language_means_them(name: str) -> None:
+    random = Random(5)
+    for _ in range(200):
+        problem = draw(MAKERS[name], random, 64, "train")
+        assert facts_of(name, prompt_text(problem), problem.questions[0][1]) == problem.facts
+
+
+@each_task
+def test_examples_are_held_out_and_never_in_a_training_document(task: Task, trained_facts: set[str]) -> None:
+    asked = {facts_of(task.name, example.prompt, example.answer) for example in examples(task, 300, seed=3)}
+    assert {split_of(facts) for facts in asked} == {"test"}
+    assert not asked & trained_facts
+    kind = facts_of(task.name, examples(task, 1)[0].prompt, examples(task, 1)[0].answer).split()[0]
+    if kind in ("passkey", "Copy", "Reverse", "Sort"):
+        assert any(facts.startswith(kind) for facts in trained_facts)
+
+
+@each_task
+def test_answers_are_right(task: Task) -> None:
+    for example in examples(task, 300, seed=4):
+        answer = solved(task.name, example.prompt, facts_of(task.name, example.prompt, example.answer))
+        assert task.is_right(example.answer, answer)
+        assert not task.is_right(example.answer, "the dog")
+
+
+@each_task
+def test_examples_are_distinct_and_follow_from_the_seed(task: Task) -> None:
+    first = examples(task, 200)
+    assert len({example.prompt for example in first}) == 200
+    assert examples(task, 200) == first
+    assert examples(task, 71) == first[:71]
+    assert examples(task, 200, seed=1) != first
+    assert examples(task, 200, 0, 64) == first
+
+
+@each_task
+def test_the_canvas_holds_the_longest_answer_and_little_more(task: Task) -> None:
+    random = Random(6)
+    drawn = [draw(MAKERS[task.name], random, 64, "test") for _ in range(2000)]
+    longest = max(len(encode(answer)) for problem in drawn for _, answer in problem.questions) + 1
+    assert task.gen_length % 4 == 0
+    assert longest <= task.gen_length < longest + 4
+
+
+def test_texts_keep_to_their_room_and_vary() -> None:
+    for name in ("passkey", "lookup"):
+        for room in (48, 64, 160):
+            lengths = [len(encode(one.prompt + one.answer)) for one in examples(find_task(name), 300, room=room)]
+            assert max(lengths) <= room
+            assert max(lengths) > 0.6 * room
+            assert len({*lengths}) > 3
+            assert min(lengths) <= 32
+        assert all(len(encode(one.prompt)) <= 32 for one in examples(find_task(name), 20, room=24))
+
+
+def test_the_same_examples_in_every_process() -> None:
+    script = (
+        "import dataclasses, json; from sinkscope.evaluation import TASKS, examples; "
+        "print(json.dumps([dataclasses.astuple(e) for t in TASKS.values() for e in examples(t, 40, 7)]))"
+    )
+    # Strings hash otherwise there, so an order that hangs on hashes would differ.
+    child = subprocess.run(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, env={**os.environ, "PYTHONHASHSEED": "4242"}, check=True
+    )
+    ours = [[one.prompt, one.answer] for task in TASKS.values() for one in examples(task, 40, 7)]
+    assert json.loads(child.stdout) == ours
+
+
+def test_an_unknown_task() -> None:
+    with pytest.raises(UserError, match=r"unknown task 'riddles'; choose one of arithmetic-1, .*sort$"):
+        find_task("riddles")
+
+
+def test_all_passkeys_without_filler_and_no_more() -> None:
+    held_out = sorted(f"{value:03}" for value in range(1000) if split_of(f"passkey {value:03}") == "test")
+    task = find_task("passkey")
+    assert sorted(one.answer for one in examples(task, len(held_out), room=24)) == held_out
+    wanted = len(held_out) + 1
+    message = f"passkey has only {len(held_out)} different prompts in a room of 24 tokens, {wanted} were asked for"
+    with pytest.raises(UserError, match=message):
+        examples(task, wanted, room=24)
+
+
+def test_a_stream_that_ends() -> None:
+    def three(random: Random, room: int) -> Iterator[Example]:
+        yield from (Example(f"{number} {room} {random.random()}", "") for number in range(3))
+
+    task = Task(name="three", summary="", gen_length=4, stream=three, is_right=exact)
+    assert [one.prompt[:4] for one in examples(task, 3, room=33)] == ["0 33", "1 33", "2 33"]
+    with pytest.raises(UserError, match="three has only 3 different prompts in a room of 64 tokens, 4 were asked for"):
+        examples(task, 4)
+
+
+@pytest.mark.parametrize(
+    ("n", "room", "message"),
+    [
+        (0, 64, "n must be a whole number of at least 1, got 0"),
+        (2.5, 64, "n must be a whole number of at least 1, got 2.5"),
+        (3, 0, "room must be a whole number of at least 1, got 0"),
+    ],
+)
+def test_numbers_that_cannot_be(n: int, room: int, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        examples(find_task("copy"), n, room=room)
