@@ -1,10 +1,11 @@
-"""`sinkscope demo` on the two real models that come inside packages, run once."""
+"""`sinkscope demo` on the twins and, with `--real`, on the two real models that come inside packages, run once each."""
 
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from cli_runs import strict_json
 
@@ -13,11 +14,23 @@ from sinkscope.trace import open_trace
 Demo = tuple[dict[str, Any], Path]
 
 
+TWINS = ("twin-ar", "twin-dlm", "twin-adapted")
+
+
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
-    """The printed document and the folder of the traces."""
-    out = tmp_path_factory.mktemp("demo")
-    command = [str(Path(sys.executable).parent / "sinkscope"), "demo", "--out", str(out), "--json"]
+    """The printed document of the real models and the folder of the traces."""
+    return run_demo(tmp_path_factory.mktemp("real"), "--real")
+
+
+@pytest.fixture(scope="module")
+def twins(tmp_path_factory: pytest.TempPathFactory) -> Demo:
+    """The printed document of the twins and the folder of the traces."""
+    return run_demo(tmp_path_factory.mktemp("twins"))
+
+
+def run_demo(out: Path, *options: str) -> Demo:
+    command = [str(Path(sys.executable).parent / "sinkscope"), "demo", "--out", str(out), "--json", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stderr) == (0, "")
     return strict_json(done.stdout), out
@@ -77,3 +90,34 @@ def test_the_traces_are_there(demo: Demo) -> None:
         assert len(trace.complete_ids) == 3
         assert steps is None or {int(sample.attrs["steps"]) for sample in trace} <= set(range(1, steps + 1))
         assert all(sample.attrs["text"] for sample in trace)
+
+
+def test_the_twins_answer_the_same_problems(twins: Demo) -> None:
+    answers = twins[0]["answers"]
+    assert len({answer["task"] for answer in answers}) == len(answers) == 6
+    assert [report["model"]["name"] for report in twins[0]["reports"]] == list(TWINS)
+    for name in TWINS:
+        told = {answer["task"]: answer[name] for answer in answers}
+        assert sum("(wrong)" not in text for text in told.values()) >= 3
+        trace = open_trace(twins[1] / f"{name}.zarr")
+        for task, text in told.items():
+            assert text.removesuffix(" (wrong)") == str(trace[task].attrs["text"]).strip()
+    for answer in answers:
+        if answer["task"].startswith("arithmetic"):  # only the result counts
+            continue
+        right = answer["answer"].replace(" ", "")
+        assert all(answer[name].replace(" ", "") == right for name in TWINS if "(wrong)" not in answer[name])
+
+
+def test_what_is_told_of_the_twins_is_what_their_traces_hold(twins: Demo) -> None:
+    findings = twins[0]["findings"]
+    assert len(findings) == 4 * len(TWINS)
+    for name in TWINS:
+        tops = [
+            np.nanmax(sample["final_received"].values.astype(np.float64), axis=-1).mean(-1)
+            for sample in open_trace(twins[1] / f"{name}.zarr")
+        ]
+        by_layer = np.mean(tops, axis=0)
+        assert len(by_layer) == 6
+        strongest = f"{by_layer.mean():.0%}, most in layer {by_layer.argmax()} ({by_layer.max():.0%})"
+        assert sum(finding.startswith(f"{name}: ") and strongest in finding for finding in findings) == 1

@@ -1,11 +1,13 @@
-"""`sinkscope demo`: the main job on two real models that come inside Python packages, side by side.
+"""`sinkscope demo`: the main job on the twins that come with sinkscope, or with `--real` on two real models.
 
-SmolLM2-135M-Instruct is autoregressive; rxnmapper's ALBERT is a masked language model over reaction SMILES, denoised
-from nearly all masked to none. Both are traced, their sinks are found, and what the tables say is told in words,
-computed from the tables.
+The twins share architecture, documents and tokens, and differ in their objective alone; they answer the same held-out
+problems. The real models are SmolLM2-135M-Instruct, autoregressive, and rxnmapper's ALBERT, a masked model over
+reaction SMILES, denoised from nearly all masked to none. All are traced, their sinks are found, and what the tables say
+is told in words, computed from the tables.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,10 +18,14 @@ from sinkscope.cli import console
 from sinkscope.cli.options import Json
 from sinkscope.decoding import Decoding, Denoising, encode_prompts
 from sinkscope.decoding.generation import Settings
+from sinkscope.evaluation import examples, find_task
 from sinkscope.families import Model, load_model
 from sinkscope.sinks import Excess, SinkReport, summarise, table_rows
-from sinkscope.trace import Progress, Prompt, record
+from sinkscope.trace import Progress, Prompt, Trace, record
 
+PROBLEMS = ("arithmetic-1", "passkey", "lookup", "tracking", "copy", "sort")
+CANVAS = 12
+"""Tokens, enough for the longest answer to these."""
 QUESTIONS = (
     "Why is the sky blue?",
     "A farmer has 12 eggs and sells 5. How many are left?",
@@ -33,42 +39,89 @@ REACTIONS = {
 MASKED_SHARE = 0.9
 TABLES = ("overview", "layers", "positions", "tokens", "classes", "motion")
 
+FINISHED = "top receives, finished text"
+
+Work = Callable[[Model], tuple[list[Prompt], Settings]]
+
 
 def add_to(app: typer.Typer) -> None:
     """Add the command."""
     app.command("demo")(_demo)
 
 
+@dataclass(frozen=True)
+class _Watched:
+    """A model's trace and what its tables say."""
+
+    trace: Trace
+    report: SinkReport
+
+    @property
+    def name(self) -> str:
+        return str(self.report.model["name"])
+
+    @property
+    def finished(self) -> list[float]:
+        """What the strongest key receives when the finished text is passed whole, by layer: mean over heads, samples.
+
+        The one measure for which models that feed one token and models that feed all are asked alike.
+        """
+        tops = [sample["final_received"].astype("float64").max("position").mean("head") for sample in self.trace]
+        return [float(sum(values) / len(tops)) for values in zip(*(top.values for top in tops), strict=True)]
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        return table_rows(self.report.tables[table])
+
+
 def _demo(
-    out: Annotated[
-        Path, typer.Option(help="Folder for the two traces; traces of an earlier demo are replaced.")
-    ] = Path("runs/demo"),
+    out: Annotated[Path, typer.Option(help="Folder for the traces; those of an earlier demo are replaced.")] = Path(
+        "runs/demo"
+    ),
+    real: Annotated[bool, typer.Option("--real", help="Two real models instead of the twins.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Trace an autoregressive and a mask-filling model and compare where their attention goes."""
-    reports: list[SinkReport] = []
-    with console.progress(as_json) as bar:
-        for name in ("smollm2-135m", "rxnmapper"):
-            task = bar.add_task(f"loading {name}", total=None)
-            model = load_model(name, dtype="float32", device="cpu")
-            prompts, settings = _work(model)
-            bar.update(task, description=f"tracing {name}", total=len(prompts), completed=0)
-
-            def observe(now: Progress, task: Any = task) -> None:
-                bar.update(task, completed=now.samples_done)
-
-            trace = record(model, prompts, settings, out=out / f"{name}.zarr", overwrite=True, observer=observe)
-            bar.update(task, description=f"sinks of {name}", completed=len(prompts))
-            reports.append(summarise(trace, Excess(epsilon=3.0, scale="sum"), tables=TABLES))
-    findings = [finding for report in reports for finding in _findings(report)]
+    """Trace models that differ in how they generate, and compare where their attention goes."""
+    names, work = (
+        (("smollm2-135m", "rxnmapper"), _real_work) if real else (("twin-ar", "twin-dlm", "twin-adapted"), _twin_work)
+    )
+    watched = [_watch(name, work, out, as_json) for name in names]
+    findings = [finding for one in watched for finding in _findings(one)]
+    answers = [] if real else _answers(watched)
     if as_json:
-        console.print_json({"reports": [report.to_dict() for report in reports], "findings": findings})
+        reports = [one.report.to_dict() for one in watched]
+        console.print_json({"reports": reports, "findings": findings, "answers": answers})
         return
-    _print(reports, findings, out)
+    if answers:
+        rows = [list(answer.values()) for answer in answers]
+        console.out.print(console.table("Answers to held-out problems", list(answers[0]), rows))
+    _print(watched, findings, out)
 
 
-def _work(model: Model) -> tuple[list[Prompt], Settings]:
-    """Prompts and settings for either kind of model."""
+def _watch(name: str, work: Work, out: Path, quiet: bool) -> _Watched:
+    with console.progress(quiet) as bar:
+        task = bar.add_task(f"loading {name}", total=None)
+        model = load_model(name, dtype="float32", device="cpu")
+        prompts, settings = work(model)
+        bar.update(task, description=f"tracing {name}", total=len(prompts), completed=0)
+
+        def observe(now: Progress) -> None:
+            bar.update(task, completed=now.samples_done)
+
+        trace = record(model, prompts, settings, out=out / f"{name}.zarr", overwrite=True, observer=observe)
+        bar.update(task, description=f"sinks of {name}", completed=len(prompts))
+        return _Watched(trace, summarise(trace, Excess(epsilon=3.0, scale="sum"), tables=TABLES))
+
+
+def _twin_work(model: Model) -> tuple[list[Prompt], Settings]:
+    """One held-out problem of each kind, and the twin's own way to generate."""
+    prompts = [Prompt(task, examples(find_task(task), 1)[0].prompt) for task in PROBLEMS]
+    if not model.family.bidirectional:
+        return prompts, Decoding(max_new_tokens=CANVAS)
+    return prompts, Denoising(gen_length=CANVAS, block_length=4, steps=None)
+
+
+def _real_work(model: Model) -> tuple[list[Prompt], Settings]:
+    """Questions for the autoregressive model, masked reactions for the other."""
     if not model.family.bidirectional:
         chats = [[{"role": "user", "content": question}] for question in QUESTIONS]
         return [Prompt(f"question-{n}", chat) for n, chat in enumerate(chats)], Decoding(max_new_tokens=24)
@@ -87,51 +140,78 @@ def _masked(model: Model, text: str) -> list[int]:
     return tokens
 
 
-def _print(reports: Sequence[SinkReport], findings: Sequence[str], out: Path) -> None:
-    names = [str(report.model["name"]) for report in reports]
-    overviews = [table_rows(report.tables["overview"])[0] for report in reports]
+def _answers(watched: Sequence[_Watched]) -> list[dict[str, str]]:
+    """The problems, and what each twin answers, with a cross where it is wrong."""
+    found = []
+    for task in PROBLEMS:
+        [example] = examples(find_task(task), 1)
+        said = {one.name: str(one.trace[task].attrs["text"]).strip() for one in watched}
+        marked = {
+            name: text if find_task(task).is_right(example.answer, text) else f"{text} (wrong)"
+            for name, text in said.items()
+        }
+        found.append({"task": task, "problem": example.prompt, "answer": example.answer, **marked})
+    return found
+
+
+def _print(watched: Sequence[_Watched], findings: Sequence[str], out: Path) -> None:
+    names = [one.name for one in watched]
+    overviews = [one.rows("overview")[0] for one in watched]
     rows = [[key, *(overview[key] for overview in overviews)] for key in overviews[0]]
     title = "Sinks by the excess rule (scale sum, epsilon 3), all queries"
     console.out.print(console.table(title, ["", *names], rows))
-    layers = [table_rows(report.tables["layers"]) for report in reports]
-    by_layer = [
-        [layer, *(_at(table, layer, key) for table in layers for key in ("any", "top_received"))]
-        for layer in range(max(map(len, layers)))
-    ]
-    columns = ["layer", *(f"{name}: {what}" for name in names for what in ("rows with a sink", "top receives"))]
-    console.out.print(console.table("By layer", columns, by_layer))
-    for report, name in zip(reports, names, strict=True):
-        cells = table_rows(report.tables["tokens"])[:6]
+    _print_layers(watched)
+    for one in watched:
+        cells = one.rows("tokens")[:4]
         console.out.print(
-            console.table(f"What the top position holds, {name}", list(cells[0]), [list(row.values()) for row in cells])
+            console.table(
+                f"What the top position holds, {one.name}", list(cells[0]), [list(row.values()) for row in cells]
+            )
         )
     for finding in findings:
         console.out.print(f"- {finding}", markup=False, highlight=False)
     console.out.print(f"More: sinkscope sinks {out / (names[0] + '.zarr')} --table all", markup=False)
 
 
-def _at(table: Sequence[dict[str, Any]], layer: int, key: str) -> object:
-    return table[layer][key] if layer < len(table) else None
+def _print_layers(watched: Sequence[_Watched]) -> None:
+    """Strength and motion by layer, the models side by side."""
+    columns = [
+        ("rows with a sink", [[row["any"] for row in one.rows("layers")] for one in watched]),
+        ("top receives", [[row["top_received"] for row in one.rows("layers")] for one in watched]),
+        (FINISHED, [one.finished for one in watched]),
+        ("top moves", [[row["moved"] for row in one.rows("motion")] for one in watched]),
+    ]
+    rows = [
+        [what, layer, *(found[layer] if layer < len(found) else None for found in by_model)]
+        for what, by_model in columns
+        for layer in range(max(map(len, by_model)))
+    ]
+    caption = "A row of an autoregressive model is one query's attention after the first step; a finished pass has all."
+    console.out.print(console.table("By layer", ["", "layer", *(one.name for one in watched)], rows, caption=caption))
 
 
-def _findings(report: SinkReport) -> list[str]:
+def _findings(one: _Watched) -> list[str]:
     """What the tables say, in words. Every number is the tables' own."""
-    name = report.model["name"]
-    overview = table_rows(report.tables["overview"])[0]
-    token = table_rows(report.tables["tokens"])[0]
-    places = [row for row in table_rows(report.tables["positions"]) if row["samples"] == report.samples]
-    motion = table_rows(report.tables["motion"])
+    overview, token = one.rows("overview")[0], one.rows("tokens")[0]
+    places = [row for row in one.rows("positions") if row["samples"] == one.report.samples]
+    motion = one.rows("motion")
     moved = sum(row["moved"] for row in motion) / len(motion)
     overlap = [row["jaccard_steps"] for row in motion if row["jaccard_steps"] is not None]
     first, last = places[0], places[-1]
+    stillest = min(motion, key=lambda row: float(row["moved"]))
+    liveliest = max(motion, key=lambda row: float(row["moved"]))
+    strongest = max(one.finished)
     return [
-        f"{name}: {overview['any']:.0%} of all (step, layer, head) have a sink; the strongest token receives "
-        f"{overview['top_received']:.0%} of their attention, {overview['top_score']:.1f} times a fair share.",
-        f"{name}: averaged over layers and heads, the strongest token is {token['text']!r} at "
+        f"{one.name}: {overview['any']:.0%} of all (step, layer, head) have a sink; the strongest token receives "
+        f"{overview['top_received']:.0%} of their attention, {overview['top_score']:.1f} times a fair share; in whole "
+        f"passes over the finished texts {sum(one.finished) / len(one.finished):.0%}, most in layer "
+        f"{one.finished.index(strongest)} ({strongest:.0%}).",
+        f"{one.name}: averaged over layers and heads, the strongest token is {token['text']!r} at "
         f"{token['top_frequency']:.0%} of steps; it makes up {token['base_rate']:.1%} of the tokens.",
-        f"{name}: at step {first['step']} the strongest token stands at position {first['position']:.1f} and receives "
-        f"{first['received']:.0%}, at step {last['step']} at {last['position']:.1f} and {last['received']:.0%} "
-        "(means over samples).",
-        f"{name}: from step to step the strongest token of a head changes in {moved:.0%} of cases; sink sets overlap "
-        f"by {sum(overlap) / max(1, len(overlap)):.2f} (Jaccard).",
+        f"{one.name}: at step {first['step']} the strongest token stands at position {first['position']:.1f} and "
+        f"receives {first['received']:.0%}, at step {last['step']} at {last['position']:.1f} and "
+        f"{last['received']:.0%} (means over samples).",
+        f"{one.name}: from step to step the strongest token of a head changes in {moved:.0%} of cases, least in "
+        f"layer {stillest['layer']} ({stillest['moved']:.0%}), most in layer {liveliest['layer']} "
+        f"({liveliest['moved']:.0%}); sink sets overlap by {sum(overlap) / max(1, len(overlap)):.2f} (Jaccard).",
     ]
