@@ -1,7 +1,7 @@
-"""Draw docs/demo.svg from the two traces of `make demo`: where attention goes, step by step, in two real models.
+"""Draw docs/demo.svg from the two traces of `sinkscope demo --real`: where attention goes, step by step, in two real models.
 
-    sinkscope demo --out runs/demo
-    python docs/make_picture.py runs/demo docs/demo.svg
+    sinkscope demo --real --out runs/real
+    python docs/make_picture.py runs/real docs/demo.svg
 
 Each panel is one sample: attention received, averaged over layers and heads, as multiples of a fair share (number of
 keys x r), on one logarithmic scale for both. A ring marks the position that receives most at a step. It takes seconds.

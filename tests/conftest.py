@@ -1,6 +1,6 @@
 """Shared by all tests: the reference fixtures, and tiny models loaded from them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,31 @@ def twin_folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         LlamaForCausalLM(config).save_pretrained(root / name)
         tokenizer.save_pretrained(root / name)
     return {name: root / name for name in TWINS}
+
+
+@pytest.fixture(scope="session")
+def trained_twins(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a finished training of all three twins, not to be written: in bfloat16, 2 points, 8 steps (the adapted
+    one 4)."""
+    from sinkscope.training import Measuring, Recipe, train_twins  # needs accelerate, slow to import
+
+    out = tmp_path_factory.mktemp("training") / "twins"
+    recipe = Recipe(
+        width=32, heads=2, layers=2, mlp_width=48, batch_tokens=256, lengths=(32, 64), tokens=2048,
+        adapted_tokens=1024, points=2, seed=5, precision="bfloat16",
+    )  # fmt: skip
+    train_twins(out, recipe, measuring=Measuring(problems_at_points=1, problems_at_end=2))
+    return out
+
+
+@pytest.fixture
+def accelerate_anew() -> Iterator[None]:
+    """A test may train in a precision of its own, of which accelerate otherwise allows one a process."""
+    from accelerate.state import AcceleratorState
+
+    AcceleratorState._reset_state(reset_partial_state=True)
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
 
 
 @pytest.fixture(autouse=True)

@@ -142,7 +142,7 @@ def test_folders_that_cannot_be_written_are_named(tmp_path: Path) -> None:
 def test_only_one_writer_at_a_time(tmp_path: Path) -> None:
     with TraceStore.create(tmp_path / "t", ATTRS):
         for begin in (TraceStore.resume, lambda path, attrs: TraceStore.create(path, attrs, overwrite=True)):
-            with pytest.raises(UserError, match="another process is writing the trace"):
+            with pytest.raises(UserError, match=f"another process is writing {tmp_path / 't'}: wait"):
                 begin(tmp_path / "t", ATTRS)
     (tmp_path / "t" / ".lock").touch()  # left behind by a kill
     with TraceStore.resume(tmp_path / "t", ATTRS) as store:

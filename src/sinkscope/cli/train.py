@@ -88,6 +88,9 @@ def _report(folders: dict[str, Path], as_json: bool) -> None:
     rows = [
         [one["task"], *(f"{scores[name][place]['score']:.3f}" for name in folders)] for place, one in enumerate(first)
     ]
-    title = f"Share of {first[0]['n']} held-out problems answered exactly"
+    numbers = " or ".join(dict.fromkeys(str(one[0]["n"]) for one in scores.values()))
+    title = f"Share of {numbers} held-out problems answered exactly"
+    console.out.print(console.table(title, ["task", *folders], rows))
     last = list(folders.values())[-1]
-    console.out.print(console.table(title, ["task", *folders], rows, caption=f"next: sinkscope evaluate {last}"))
+    # Not the table's caption, which would break a long path into lines.
+    console.out.print(f"next: sinkscope evaluate {last}", markup=False, highlight=False, soft_wrap=True)

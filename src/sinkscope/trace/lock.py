@@ -1,4 +1,4 @@
-"""One writer a trace: a file that is locked as long as the writer lives.
+"""One writer a folder, of a trace or of a training: a file that is locked as long as the writer lives.
 
 The lock belongs to the process, so a killed writer leaves nothing stale behind: the file may stay, the lock does not.
 Where it misleads: file systems without locks (some network mounts) give no protection.
@@ -16,7 +16,7 @@ _NO_LOCKS_HERE = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno
 
 
 class WriterLock:
-    """The lock of the trace folder `path`, held from construction to `release`.
+    """The lock of the folder `path`, held from construction to `release`.
 
     Raises UserError if another writer holds it.
     """
@@ -33,7 +33,7 @@ class WriterLock:
             except BlockingIOError as error:
                 os.close(descriptor)
                 raise UserError(
-                    f"another process is writing the trace {self._file.parent}: wait for it or choose another folder"
+                    f"another process is writing {self._file.parent}: wait for it or choose another folder"
                 ) from error
             except OSError as error:
                 if error.errno not in _NO_LOCKS_HERE:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sinkscope.errors import UserError
 from sinkscope.evaluation import Score
 from sinkscope.language.vocabulary import WORDS
 from sinkscope.training.kinds import Kind
@@ -58,9 +59,11 @@ Share of held-out problems answered exactly, with the Wilson 95 % interval; gree
 
 
 def write_scores(folder: Path, scores: Sequence[Score]) -> None:
-    """scores.json: everything that is known of each score."""
+    """scores.json: everything that is known of each score. Written whole or not at all."""
     text = json.dumps([score.to_dict() for score in scores], indent=2, ensure_ascii=False)
-    (folder / SCORES).write_text(text + "\n", encoding="utf-8")
+    unfinished = folder / f"{SCORES}.unfinished"
+    unfinished.write_text(text + "\n", encoding="utf-8")
+    unfinished.replace(folder / SCORES)
 
 
 def write_card(folder: Path, kind: Kind, recipe: Recipe, scores: Sequence[Score], *, parameters: int) -> None:
@@ -86,6 +89,10 @@ def write_card(folder: Path, kind: Kind, recipe: Recipe, scores: Sequence[Score]
 
 
 def read_scores(folder: Path) -> list[dict[str, Any]]:
-    """What `write_scores` wrote."""
-    scores: list[dict[str, Any]] = json.loads((folder / SCORES).read_text(encoding="utf-8"))
+    """What `write_scores` wrote. Raises `UserError` where it can't be read."""
+    file = folder / SCORES
+    try:
+        scores: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file} cannot be read ({error}); remove it to score the twin again") from error
     return scores

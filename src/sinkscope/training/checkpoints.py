@@ -8,7 +8,10 @@ half-read. Only the newest checkpoint is kept.
 from __future__ import annotations
 
 import json
+import logging
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -36,7 +39,8 @@ def save(accelerator: Accelerator, folder: Path, done: Progressed) -> None:
     """Write a checkpoint into the training folder and remove older ones."""
     unfinished = folder / "checkpoint.unfinished"
     shutil.rmtree(unfinished, ignore_errors=True)
-    accelerator.save_state(str(unfinished))
+    with _tied_weights_unmentioned():
+        accelerator.save_state(str(unfinished))
     sizes = {file.name: file.stat().st_size for file in sorted(unfinished.iterdir())}
     (unfinished / _RECORD).write_text(json.dumps({"progress": asdict(done), "sizes": sizes}), encoding="utf-8")
     finished = folder / f"{_PREFIX}{done.step}"
@@ -70,6 +74,21 @@ def read_progress(checkpoint: Path) -> Progressed:
             state = "is missing" if found is None else f"has {found} bytes, not {size}: it was cut short or changed"
             raise UserError(f"{file} {state}; remove {checkpoint} to train this twin from its start")
     return done
+
+
+@contextmanager
+def _tied_weights_unmentioned() -> Iterator[None]:
+    """accelerate warns, each time, that it leaves out the output layer, which is the embedding by design."""
+    notices = logging.getLogger("accelerate.utils.other")
+
+    def other(record: logging.LogRecord) -> bool:
+        return "Removed shared tensor {'lm_head.weight'}" not in record.getMessage()
+
+    notices.addFilter(other)
+    try:
+        yield
+    finally:
+        notices.removeFilter(other)
 
 
 def _all(folder: Path) -> dict[int, Path]:

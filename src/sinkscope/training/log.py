@@ -14,19 +14,29 @@ NAME = "training_log.jsonl"
 def read_log(folder: Path) -> list[dict[str, Any]]:
     """The rows so far, in the order of their points; none where there is no log.
 
-    A last line that a kill cut short is left out: its point is measured again. Raises `UserError` for any other line
-    that is no JSON.
+    A last line that was cut short is left out: its point is measured again. Raises `UserError` for any other line that
+    is no row.
     """
     file = folder / NAME
-    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    lines = file.read_bytes().splitlines() if file.is_file() else []
     rows: list[dict[str, Any]] = []
     for number, line in enumerate(lines, 1):
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            if number < len(lines):
-                raise UserError(f"{file}, line {number} is no JSON; restore the file or remove it") from None
+        row = _row(line)
+        if row is not None:
+            rows.append(row)
+        elif number < len(lines):
+            raise UserError(
+                f"{file}, line {number} is no row of a training log; restore the file, or remove it to measure anew"
+            )
     return rows
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if type(row) is dict and "point" in row else None
 
 
 def write_log(folder: Path, rows: list[dict[str, Any]]) -> None:

@@ -16,25 +16,23 @@ from torch.optim.lr_scheduler import LambdaLR
 from sinkscope.training.recipe import Recipe
 
 LAST_FACTOR = 0.05
+_BETAS = (0.9, 0.95)
 
 
 def optimizers(network: nn.Module, recipe: Recipe) -> tuple[Optimizer, Optimizer]:
-    """Muon and AdamW, together over all weights."""
-    matrices = {name for name, weight in network.named_parameters() if weight.ndim == 2 and ".layers." in name}
+    """The recipe's optimizer of the layers' matrices, and AdamW for the rest; together over all weights."""
     weights = dict(network.named_parameters())
-    muon = Muon(
-        [weights[name] for name in weights if name in matrices],
-        lr=recipe.matrix_rate,
-        weight_decay=recipe.weight_decay,
-        momentum=0.95,
-    )
-    adamw = AdamW(
-        [weights[name] for name in weights if name not in matrices],
-        lr=recipe.other_rate,
-        betas=(0.9, 0.95),
-        weight_decay=recipe.weight_decay,
-    )
-    return muon, adamw
+    matrices = [weight for name, weight in weights.items() if _is_matrix(name, weight)]
+    rest = [weight for name, weight in weights.items() if not _is_matrix(name, weight)]
+    decay = recipe.weight_decay
+    for_rest = AdamW(rest, lr=recipe.other_rate, betas=_BETAS, weight_decay=decay)
+    if recipe.matrix_optimizer == "adamw":
+        return AdamW(matrices, lr=recipe.matrix_rate, betas=_BETAS, weight_decay=decay), for_rest
+    return Muon(matrices, lr=recipe.matrix_rate, weight_decay=decay, momentum=0.95), for_rest
+
+
+def _is_matrix(name: str, weight: nn.Parameter) -> bool:
+    return weight.ndim == 2 and ".layers." in name
 
 
 def schedules(made: tuple[Optimizer, ...], recipe: Recipe, steps: int) -> list[LambdaLR]:

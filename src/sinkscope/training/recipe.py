@@ -6,14 +6,22 @@ A recipe is stored beside what it made, and a folder of another recipe is refuse
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from sinkscope.errors import UserError
+from sinkscope.evaluation import LITTLE, ROOM, find_task
 from sinkscope.training.kinds import Kind
 
 Precision = Literal["float32", "bfloat16"]
+MatrixOptimizer = Literal["muon", "adamw"]
+LEAST_CONTEXT = ROOM + max(find_task(name).gen_length for name in LITTLE)
+"""What the longest question of a task may take with its answer: a training is measured on all tasks at every point."""
+_COUNTS = ("width", "layers", "heads", "mlp_width", "context", "tokens", "adapted_tokens", "batch_tokens", "points")
+_SEEDS = 2**32
+_IN_WORDS: Mapping[type, str] = {int: "a whole number", float: "a number", str: "a text"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,13 +39,14 @@ class Recipe:
     """Larger than the usual 0.02, which is slow at this width."""
     tokens: int = 14_000_000
     """Of each twin that starts from the shared initial weights, padding included."""
-    adapted_tokens: int = 5_000_000
+    adapted_tokens: int = 3_000_000
     """Of a twin that starts from another's finished weights."""
     batch_tokens: int = 3072
     lengths: tuple[int, ...] = (32, 64, 128)
     """Document lengths; every batch has one of them."""
+    matrix_optimizer: MatrixOptimizer = "muon"
     matrix_rate: float = 0.02
-    """Learning rate of Muon, for the matrices of the layers."""
+    """Learning rate of the matrices of the layers: about 0.02 with Muon, 0.003 with AdamW."""
     other_rate: float = 3e-3
     """Learning rate of AdamW, for embeddings and norms."""
     weight_decay: float = 0.01
@@ -56,42 +65,9 @@ class Recipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        counts = (
-            "width",
-            "layers",
-            "heads",
-            "mlp_width",
-            "context",
-            "tokens",
-            "adapted_tokens",
-            "batch_tokens",
-            "points",
-        )
-        for name in counts:
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("matrix_rate", "other_rate", "largest_norm", "initial_std", "rope_theta"):
-            if getattr(self, name) <= 0:
-                raise UserError(f"{name} must be above 0, got {getattr(self, name)}")
-        if not all(0 <= share <= 1 for share in (*self.answers_only, self.warm_up)) or len(self.answers_only) != 2:
-            raise UserError(
-                f"answers_only={self.answers_only} (start, end) and warm_up={self.warm_up} are shares between 0 and 1"
-            )
-        if self.width % self.heads or self.width // self.heads % 2:
-            raise UserError(f"width={self.width} does not give {self.heads} heads an even number of dimensions each")
-        if not self.lengths or not 32 <= min(self.lengths) <= max(self.lengths) <= min(self.context, self.batch_tokens):
-            raise UserError(
-                f"lengths={self.lengths} must lie between 32 and the smaller of context={self.context} and "
-                f"batch_tokens={self.batch_tokens}"
-            )
-        steps = min(self.tokens, self.adapted_tokens) // self.batch_tokens
-        if self.points > steps:
-            raise UserError(
-                f"tokens={self.tokens} and adapted_tokens={self.adapted_tokens} in batches of {self.batch_tokens} give "
-                f"{steps} steps, fewer than the {self.points} points at which the training is measured"
-            )
-        if self.precision not in ("float32", "bfloat16"):
-            raise UserError(f"precision={self.precision!r}, wanted float32 or bfloat16")
+        _check_numbers(self)
+        _check_documents(self)
+        _check_points(self)
 
     def tokens_of(self, kind: Kind) -> int:
         """What a twin of the kind is trained on."""
@@ -116,16 +92,75 @@ class Recipe:
 
 
 def recipe_from(stored: Mapping[str, Any]) -> Recipe:
-    """The recipe that `to_dict` gave. Raises `UserError` for fields that are none."""
-    known = {one.name for one in fields(Recipe)}
+    """The recipe that `to_dict` gave, or that JSON says. Raises `UserError` for fields that are none, and for values of
+    another type."""
+    known: dict[str, Any] = {one.name: one.default for one in fields(Recipe)}
     surplus = sorted(stored.keys() - known)
     if surplus:
         raise UserError(f"a recipe has no {', '.join(surplus)}; its fields are {', '.join(sorted(known))}")
-    pairs = {name: tuple(stored[name]) for name in ("lengths", "answers_only") if name in stored}
-    return Recipe(**{**stored, **pairs})
+    return Recipe(**{name: _typed(name, value, known[name]) for name, value in stored.items()})
+
+
+def _typed(name: str, value: object, like: object) -> Any:
+    """A value from JSON for a field whose default is `like`."""
+    if type(like) is tuple:
+        if type(value) not in (list, tuple):
+            raise UserError(f"{name}={value!r}, wanted a list such as {list(like)}")
+        return tuple(_typed(name, item, like[0]) for item in cast(list[object], value))
+    # A whole number will do for a fraction, but True is no number.
+    if type(value) not in ((int, float) if type(like) is float else (type(like),)):
+        raise UserError(f"{name} got {value!r}, wanted {_IN_WORDS[type(like)]} such as {like!r}")
+    return value
 
 
 def differences(one: Recipe, other: Recipe) -> str:
     """The fields in which two recipes differ, in words; empty where they are the same."""
     mine, theirs = one.to_dict(), other.to_dict()
     return ", ".join(f"{name}={mine[name]} (now {theirs[name]})" for name in mine if mine[name] != theirs[name])
+
+
+def _check_numbers(recipe: Recipe) -> None:
+    for name in _COUNTS:
+        if getattr(recipe, name) < 1:
+            raise UserError(f"{name} must be at least 1, got {getattr(recipe, name)}")
+    for name in ("matrix_rate", "other_rate", "largest_norm", "initial_std", "rope_theta"):
+        if not 0 < getattr(recipe, name) < math.inf:
+            raise UserError(f"{name} must be above 0, got {getattr(recipe, name)}")
+    if not 0 <= recipe.weight_decay < math.inf:
+        raise UserError(f"weight_decay must be at least 0, got {recipe.weight_decay}")
+    if not all(0 <= share <= 1 for share in (*recipe.answers_only, recipe.warm_up)) or len(recipe.answers_only) != 2:
+        raise UserError(
+            f"answers_only={recipe.answers_only} (start, end) and warm_up={recipe.warm_up} are shares between 0 and 1"
+        )
+    if not 0 <= recipe.seed < _SEEDS:
+        raise UserError(f"seed must lie between 0 and {_SEEDS - 1}, got {recipe.seed}")
+    if recipe.precision not in ("float32", "bfloat16"):
+        raise UserError(f"precision={recipe.precision!r}, wanted float32 or bfloat16")
+    if recipe.matrix_optimizer not in ("muon", "adamw"):
+        raise UserError(f"matrix_optimizer={recipe.matrix_optimizer!r}, wanted muon or adamw")
+
+
+def _check_documents(recipe: Recipe) -> None:
+    width, heads, lengths = recipe.width, recipe.heads, recipe.lengths
+    if width % heads or width // heads % 2:
+        raise UserError(
+            f"width={width} does not give {heads} heads an even number of dimensions each; "
+            f"choose a multiple of {2 * heads}"
+        )
+    if not lengths or not 32 <= min(lengths) <= max(lengths) <= min(recipe.context, recipe.batch_tokens):
+        raise UserError(
+            f"lengths={lengths} must lie between 32 and the smaller of context={recipe.context} and "
+            f"batch_tokens={recipe.batch_tokens}"
+        )
+    if recipe.context < LEAST_CONTEXT:
+        raise UserError(f"context must be at least {LEAST_CONTEXT}, as tasks take, got {recipe.context}")
+
+
+def _check_points(recipe: Recipe) -> None:
+    steps = min(recipe.tokens, recipe.adapted_tokens) // recipe.batch_tokens
+    if recipe.points > steps:
+        raise UserError(
+            f"tokens={recipe.tokens} and adapted_tokens={recipe.adapted_tokens} in batches of {recipe.batch_tokens} "
+            f"give {steps} steps, fewer than the {recipe.points} points at which the training is measured; "
+            "give more tokens or fewer points"
+        )

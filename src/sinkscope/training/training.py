@@ -25,6 +25,7 @@ from transformers import LlamaForCausalLM
 
 from sinkscope.errors import UserError
 from sinkscope.families import load_model
+from sinkscope.families.model import parse_device
 from sinkscope.training import checkpoints, objectives
 from sinkscope.training.checkpoints import Progressed
 from sinkscope.training.corpus import batch
@@ -116,7 +117,7 @@ def train_twin(
 ) -> Iterator[Point]:
     """Train a twin, or go on with its training, in `out`: its points one after the other, those of before included.
 
-    Raises `UserError` for a checkpoint that is cut short.
+    Raises `UserError` for a checkpoint that is cut short, and for a device or a precision that can't be had here.
     """
     folder = out / kind.name
     checkpoint = checkpoints.newest(folder)
@@ -156,8 +157,7 @@ def _to(run: _Run, done: Progressed, stop: int, observer: Observer | None) -> Pr
 
 
 def _prepare(kind: Kind, recipe: Recipe, out: Path, device: str, checkpoint: Path | None) -> _Run:
-    mixed = {"bfloat16": "bf16", "float32": "no"}[recipe.precision]
-    accelerator = Accelerator(cpu=device == "cpu", mixed_precision=mixed)
+    accelerator = _accelerator(recipe, parse_device(device))
     network = initial_network(recipe, kind, out)
     made = optimizers(network, recipe)
     rates = schedules(made, recipe, recipe.steps(kind))
@@ -166,3 +166,14 @@ def _prepare(kind: Kind, recipe: Recipe, out: Path, device: str, checkpoint: Pat
     if checkpoint is not None:
         accelerator.load_state(str(checkpoint))
     return _Run(recipe, kind, accelerator, network, prepared, rates)
+
+
+def _accelerator(recipe: Recipe, device: torch.device) -> Accelerator:
+    mixed = {"bfloat16": "bf16", "float32": "no"}[recipe.precision]
+    try:
+        accelerator = Accelerator(cpu=device.type == "cpu", mixed_precision=mixed)
+    except ValueError as error:  # another precision or device was chosen in this process, or the device lacks bfloat16
+        raise UserError(f"accelerate does not train in {recipe.precision} on {device} here: {error}") from error
+    if accelerator.device.type != device.type:
+        raise UserError(f"accelerate trains on {accelerator.device} here, not on {device}; name that device")
+    return accelerator

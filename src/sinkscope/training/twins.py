@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from sinkscope.errors import UserError
 from sinkscope.evaluation import LITTLE, evaluate
 from sinkscope.families import load_model
+from sinkscope.families.model import parse_device
 from sinkscope.trace.lock import WriterLock
 from sinkscope.training.card import SCORES, write_card, write_scores
 from sinkscope.training.kinds import KINDS, Kind, find_kind
@@ -42,6 +44,11 @@ class Measuring:
     problems_at_end: int = 1000
     """Of every task, for the scores of the card."""
 
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if value < 1:
+                raise UserError(f"{name} must be at least 1, got {value}")
+
 
 def train_twins(
     out: Path,
@@ -56,20 +63,24 @@ def train_twins(
     """Train, measure and score the twins called `names`; name -> folder of the finished model.
 
     `observer` is called after every optimizer step, `say` with one line at the start of each stage. Raises `UserError`
-    for an unknown name, a folder that holds another recipe's training, a twin whose starting point is not there, a
-    checkpoint that is cut short, a folder in which another process trains the same twin.
+    for an unknown name, a device that is not there, a folder that holds another recipe's training or something else, a
+    twin whose starting point is not there, a checkpoint that is cut short, a log with a broken line, a folder in which
+    another process trains the same twin. Whatever was there is kept.
     """
     kinds = [find_kind(name) for name in names]
     if len(set(names)) < len(names):
         raise UserError(f"a twin is named twice in {', '.join(names)}")
+    parse_device(device)
     _check_starts(out, kinds)
-    _keep_recipe(out, recipe)
+    with _writable(out):
+        _keep_recipe(out, recipe)
     tell = say or (lambda _: None)
     finished = {}
     for kind in kinds:
         folder = out / kind.name
-        folder.mkdir(exist_ok=True)
-        lock = WriterLock(folder)
+        with _writable(folder):
+            folder.mkdir(exist_ok=True)
+            lock = WriterLock(folder)
         try:
             tell(f"training {kind.name}")
             points = train_twin(kind, recipe, out, device=device, observer=observer)
@@ -86,18 +97,29 @@ def read_recipe(out: Path) -> Recipe | None:
     if not file.exists():
         return None
     try:
-        return recipe_from(json.loads(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
+        stored = json.loads(file.read_text(encoding="utf-8"))
+        if type(stored) is not dict:
+            raise UserError(f"it holds a {type(stored).__name__}")
+        return recipe_from(stored)
+    except (OSError, ValueError) as error:
         raise UserError(f"{file} is no recipe ({error}); choose another folder") from error
+
+
+@contextmanager
+def _writable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"can't write a training at {path} ({error.strerror}); choose another folder") from error
 
 
 def _keep_recipe(out: Path, recipe: Recipe) -> None:
     there = read_recipe(out)
+    unfinished = out / f"{RECIPE}.unfinished"  # left by a kill
     if there is None:
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        if out.exists() and (not out.is_dir() or {*out.iterdir()} - {unfinished}):
             raise UserError(f"{out} is no training folder and not empty; choose another one")
         out.mkdir(parents=True, exist_ok=True)
-        unfinished = out / f"{RECIPE}.unfinished"
         unfinished.write_text(json.dumps(recipe.to_dict(), indent=2) + "\n", encoding="utf-8")
         unfinished.replace(out / RECIPE)
     elif there != recipe:

@@ -1,0 +1,237 @@
+"""A training that was broken off goes on and ends as if it had not been, bit for bit."""
+
+import json
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from twin_runs import (
+    QUICK,
+    CutError,
+    cut_at,
+    go_on,
+    in_another_process,
+    log_in,
+    scores_in,
+    snapshot,
+    weights_in,
+)
+
+from sinkscope.errors import UserError
+from sinkscope.training import Kind, Measuring, Progressed, find_kind, read_recipe, train_twin, train_twins
+from sinkscope.training.checkpoints import newest, read_progress
+
+pytestmark = pytest.mark.usefixtures("accelerate_anew")
+KILLED = "import sys, twin_runs as t; t.go_on(sys.argv[1], observer=t.killed_at('twin-dlm', 5))"
+KILLED_IN_SAVE = "import twin_runs as t; t.kill_in_save('twin-dlm', 9)"
+
+
+def assert_same(one: Path, other: Path, name: str) -> None:
+    """Two trainings left the same of a twin, apart from the time they took."""
+    found = weights_in(one / name)
+    assert found and found == weights_in(other / name)
+    assert log_in(one / name) == log_in(other / name)
+    assert log_in(one / name / "model") == log_in(other / name / "model")
+    assert scores_in(one / name / "model") == scores_in(other / name / "model")
+    # Nothing is left over: the same files, checkpoints included.
+    assert snapshot(one / name).keys() == snapshot(other / name).keys()
+
+
+def test_a_training_killed_twice_ends_like_an_unbroken_one(tmp_path: Path) -> None:
+    broken, unbroken = tmp_path / "broken", tmp_path / "unbroken"
+    dead = in_another_process(KILLED, broken)
+    assert dead.returncode == -signal.SIGKILL, dead.stderr
+    assert {path.name for path in (broken / "twin-dlm").iterdir()} >= {"checkpoint-3", "points", ".lock"}
+
+    dead = in_another_process(KILLED_IN_SAVE, broken)
+    assert dead.returncode == -signal.SIGKILL, dead.stderr
+    left = {path.name for path in (broken / "twin-dlm").iterdir()}
+    assert left >= {"checkpoint-6", "checkpoint.unfinished"}
+    assert "checkpoint-3" not in left and not (broken / "twin-dlm" / "checkpoint.unfinished" / "record.json").exists()
+
+    go_on(str(broken))
+    go_on(str(unbroken))
+    for name in ("twin-ar", "twin-dlm"):
+        assert_same(broken, unbroken, name)
+    assert (broken / "recipe.json").read_bytes() == (unbroken / "recipe.json").read_bytes()
+
+
+def test_bfloat16_trainings_broken_off_end_like_an_unbroken_one(trained_twins: Path, tmp_path: Path) -> None:
+    recipe = read_recipe(trained_twins)
+    assert recipe is not None and recipe.precision == "bfloat16"
+    for name, step in (("twin-ar", 6), ("twin-dlm", 7), ("twin-adapted", 3)):
+        with pytest.raises(CutError):
+            train_twins(tmp_path / "t", recipe, measuring=QUICK, observer=cut_at(name, step))
+    steps: list[tuple[str, int]] = []
+
+    def observe(kind: Kind, now: Progressed) -> None:
+        steps.append((kind.name, now.step))
+
+    train_twins(tmp_path / "t", recipe, measuring=QUICK, observer=observe)
+    assert steps == [("twin-adapted", 3), ("twin-adapted", 4)], "from the checkpoint after step 2"
+    for name in ("twin-ar", "twin-dlm", "twin-adapted"):
+        assert_same(tmp_path / "t", trained_twins, name)
+
+
+@pytest.fixture(scope="module")
+def half_trained(trained_twins: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training of twin-ar, broken off after step 6 of 8: one point is measured, a checkpoint is there."""
+    recipe = read_recipe(trained_twins)
+    assert recipe is not None
+    out = tmp_path_factory.mktemp("training") / "half"
+    with pytest.raises(CutError):
+        train_twins(out, recipe, ("twin-ar",), measuring=QUICK, observer=cut_at("twin-ar", 6))
+    return out
+
+
+def gone_on(out: Path, say: Callable[[str], None] | None = None) -> None:
+    recipe = read_recipe(out)
+    assert recipe is not None
+    train_twins(out, recipe, ("twin-ar",), measuring=QUICK, say=say)
+
+
+@pytest.fixture
+def half(half_trained: Path, tmp_path: Path) -> Path:
+    """A copy to go on with."""
+    return Path(shutil.copytree(half_trained, tmp_path / "half"))
+
+
+def test_a_point_that_was_not_measured_is_measured_later(trained_twins: Path, half: Path) -> None:
+    def cut(words: str) -> None:
+        if words == "measuring twin-ar after step 8":
+            raise CutError
+
+    with pytest.raises(CutError):
+        gone_on(half, cut)
+    assert [row["point"] for row in log_in(half / "twin-ar")] == [1]
+    said: list[str] = []
+    gone_on(half, said.append)
+    assert said[:2] == ["training twin-ar", "measuring twin-ar after step 8"]
+    assert_same(half, trained_twins, "twin-ar")
+
+
+def test_scores_that_were_not_finished_are_made_later(trained_twins: Path, half: Path) -> None:
+    def cut(words: str) -> None:
+        if words == "scoring twin-ar on sort":
+            raise CutError
+
+    with pytest.raises(CutError):
+        gone_on(half, cut)
+    assert not (half / "twin-ar" / "model" / "scores.json").exists()
+    gone_on(half)
+    assert_same(half, trained_twins, "twin-ar")
+
+
+def test_unfinished_leftovers_are_in_nobodys_way(trained_twins: Path, half: Path) -> None:
+    twin = half / "twin-ar"
+    for name in ("points/02.unfinished", "model.unfinished", "checkpoint.unfinished"):
+        (twin / name).mkdir()
+        (twin / name / "half").touch()
+    (half / "recipe.json.unfinished").touch()
+    (twin / "training_log.jsonl.unfinished").touch()
+    (twin / "checkpoint-old").mkdir()  # no step: nobody's
+    gone_on(half)
+    (twin / "checkpoint-old").rmdir()
+    assert_same(half, trained_twins, "twin-ar")
+
+
+def test_older_checkpoints_that_a_kill_left_are_not_gone_back_to(trained_twins: Path, half: Path) -> None:
+    (half / "twin-ar" / "checkpoint-2").mkdir()
+    found = newest(half / "twin-ar")
+    assert found is not None and found.name == "checkpoint-4"
+    gone_on(half)
+    assert_same(half, trained_twins, "twin-ar")
+
+
+def test_a_start_killed_before_its_recipe_was_there_starts_again(trained_twins: Path, tmp_path: Path) -> None:
+    recipe = read_recipe(trained_twins)
+    assert recipe is not None
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "recipe.json.unfinished").write_text("{")
+    with pytest.raises(CutError):
+        train_twins(tmp_path / "t", recipe, measuring=QUICK, observer=cut_at("twin-ar", 1))
+    assert sorted(path.name for path in (tmp_path / "t").iterdir()) == ["recipe.json", "twin-ar"]
+
+
+def test_checkpoints_cut_short_are_refused_and_nothing_is_lost(trained_twins: Path, half: Path) -> None:
+    checkpoint = half / "twin-ar" / "checkpoint-4"
+    names = sorted(path.name for path in checkpoint.iterdir() if path.name != "record.json")
+    assert {"model.safetensors", "optimizer.bin", "optimizer_1.bin"} <= {*names}
+    for name in names:
+        file = checkpoint / name
+        content = file.read_bytes()
+        file.write_bytes(content[:-1])
+        wanted = f"{file} has {len(content) - 1} bytes, not {len(content)}: it was cut short or changed; remove "
+        assert_refused(half, wanted)
+        file.unlink()
+        assert_refused(half, f"{file} is missing; remove {checkpoint} to train this twin from its start")
+        file.write_bytes(content)
+    record = checkpoint / "record.json"
+    content = record.read_bytes()
+    for broken in (b"", content[:30], b"[]", b'{"progress": {"step": 4}, "sizes": {}}', b"\xff\xfe\xfd"):
+        record.write_bytes(broken)
+        assert_refused(half, f"{record} cannot be read: remove {checkpoint} to train this twin from its start")
+    shutil.rmtree(checkpoint)
+    gone_on(half)
+    assert_same(half, trained_twins, "twin-ar")
+
+
+def assert_refused(out: Path, message: str) -> None:
+    """Going on is refused in one line, and leaves everything as it is."""
+    before = snapshot(out)
+    with pytest.raises(UserError) as refusal:
+        gone_on(out)
+    assert str(refusal.value).startswith(message)
+    assert "\n" not in str(refusal.value)
+    assert snapshot(out) == before
+
+
+def test_progress_is_read_from_the_checkpoint(half: Path) -> None:
+    done = read_progress(half / "twin-ar" / "checkpoint-4")
+    row = json.loads((half / "twin-ar" / "training_log.jsonl").read_text().splitlines()[0])
+    assert (done.step, done.loss, done.seconds) == (4, row["loss"], row["seconds"])
+    assert newest(half) is None
+
+
+@pytest.mark.parametrize(
+    "line", ['{"point": 1, "st', "null", "[1]", '{"step": 4}', "\udcff"], ids=["cut", "null", "list", "no point", "raw"]
+)
+def test_a_log_with_a_broken_line_is_refused_unless_it_is_the_last(trained_twins: Path, half: Path, line: str) -> None:
+    log = half / "twin-ar" / "training_log.jsonl"
+    first, raw = log.read_bytes(), line.encode(errors="surrogateescape")
+    log.write_bytes(raw + b"\n" + first)
+    assert_refused(half, f"{log}, line 1 is no row of a training log; restore the file, or remove it to measure anew")
+    log.write_bytes(raw)
+    gone_on(half)
+    assert_same(half, trained_twins, "twin-ar")
+
+
+def test_a_log_that_was_removed_is_measured_anew(trained_twins: Path, half: Path) -> None:
+    (half / "twin-ar" / "training_log.jsonl").unlink()
+    gone_on(half)
+    assert_same(half, trained_twins, "twin-ar")
+
+
+def test_a_point_that_is_gone_is_named(half: Path) -> None:
+    point = half / "twin-ar" / "points" / "01"
+    shutil.rmtree(point)
+    assert_refused(half, f"{point / 'point.json'} cannot be read (")
+
+
+def test_train_twin_alone_goes_on_too(trained_twins: Path, half: Path) -> None:
+    recipe = read_recipe(half)
+    assert recipe is not None
+    steps: list[int] = []
+    points = [*train_twin(find_kind("twin-ar"), recipe, half, observer=lambda _, now: steps.append(now.step))]
+    assert steps == [5, 6, 7, 8]
+    assert [point.done.step for point in points] == [4, 8]
+    wanted = weights_in(trained_twins / "twin-ar" / "points")
+    assert weights_in(half / "twin-ar" / "points") == wanted
+
+
+def test_measuring_nothing_is_refused() -> None:
+    for name in ("problems_at_points", "problems_at_end"):
+        with pytest.raises(UserError, match=f"{name} must be at least 1, got 0"):
+            Measuring(**{name: 0})
