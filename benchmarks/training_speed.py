@@ -21,7 +21,6 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 from torch import Tensor
-from torch.optim import AdamW, Optimizer
 from transformers import LlamaForCausalLM
 
 from sinkscope.training import KINDS, Kind, Recipe, find_kind
@@ -67,12 +66,12 @@ class Training:
     def __init__(self, way: Way, kind: Kind, recipe: Recipe, device: torch.device) -> None:
         self.way, self.kind, self.recipe, self.device = way, kind, recipe, device
         torch.manual_seed(recipe.seed)
-        self.network: Any = LlamaForCausalLM(configuration(recipe))
-        self.network.to(device).train()
-        self.network.config.is_causal = kind.objective == "next-token"
+        config = configuration(recipe)
+        config.is_causal = kind.objective == "next-token"
+        module: torch.nn.Module = LlamaForCausalLM(config)
+        self.network = module.to(device).train()
         self.forward: Any = torch.compile(self.network) if way.compiled else self.network
-        alone = AdamW(self.network.parameters(), lr=recipe.other_rate, weight_decay=recipe.weight_decay)
-        self.made: tuple[Optimizer, ...] = optimizers(self.network, recipe) if way.muon else (alone,)
+        self.made = optimizers(self.network, recipe)
 
     def tokens_per_second(self, steps: int) -> float:
         """Speed of that many optimizer steps on batches 0, 1 ..."""
@@ -118,6 +117,8 @@ def make(way: Way, arguments: argparse.Namespace) -> Training:
         heads=heads,
         mlp_width=3 * arguments.width,
         batch_tokens=way.batch_tokens,
+        matrix_optimizer="muon" if way.muon else "adamw",
+        matrix_rate=0.02 if way.muon else 0.003,
     )
     return Training(way, find_kind(arguments.twin), recipe, torch.device(arguments.device))
 
@@ -136,7 +137,7 @@ def measured(arguments: argparse.Namespace, console: Console) -> dict[Way, list[
 
 def table(arguments: argparse.Namespace, speeds: dict[Way, list[float]]) -> Table:
     """Medians and ratios."""
-    parameters = make(PLAIN, arguments).network.num_parameters()
+    parameters = sum(weight.numel() for weight in make(PLAIN, arguments).network.parameters())
     where = f"{arguments.threads} threads" if arguments.device == "cpu" else arguments.device
     title = (
         f"{arguments.twin}, {parameters / 1e6:.2f} M parameters, {where}, {arguments.repeats} turns of "

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from sinkscope.decoding import decode as decode
     from sinkscope.decoding import denoise as denoise
     from sinkscope.decoding import generate as generate
+    from sinkscope.errors import TrainedLengthWarning as TrainedLengthWarning
     from sinkscope.errors import UserError as UserError
+    from sinkscope.evaluation import Score as Score
+    from sinkscope.evaluation import evaluate as evaluate
     from sinkscope.families import Family as Family
     from sinkscope.families import Model as Model
     from sinkscope.families import describe_model as describe_model
@@ -52,7 +55,8 @@ if TYPE_CHECKING:
 _NAMES = {
     "attention": ("Collect", "asking", "watch"),
     "decoding": ("Decoding", "Denoising", "Generation", "Step", "decode", "denoise", "generate"),
-    "errors": ("UserError",),
+    "errors": ("TrainedLengthWarning", "UserError"),
+    "evaluation": ("Score", "evaluate"),
     "families": ("Family", "Model", "describe_model", "load_model"),
     "sinks": (
         "Excess", "Threshold", "TopK", "ZScore", "find_sinks", "received_from", "sink_motion", "sink_positions",

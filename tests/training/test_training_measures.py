@@ -13,7 +13,7 @@ from sinkscope.families import Model, load_model
 from sinkscope.language.documents import document
 from sinkscope.language.vocabulary import BOS, END, MASK, ids
 from sinkscope.training import measures
-from sinkscope.training.corpus import WEIGHTS
+from sinkscope.training.corpus import WEIGHTS, Batch
 from sinkscope.training.measures import DOCUMENTS, LENGTH, sink_measures
 
 NAMES = ("twin-ar", "twin-dlm", "twin-adapted")
@@ -112,6 +112,20 @@ def test_the_oracle_tells_the_divisors_apart(twin_folders: dict[str, Path]) -> N
     right, wrong = measured_again(maps, causal=True), measured_again(maps, causal=False)
     assert right["sink_first"] == wrong["sink_first"], "the first key is seen by all queries"
     assert right["sink_most"][1] > wrong["sink_most"][1] + 1e-3
+
+
+def test_the_last_keys_of_a_causal_pass_are_left_out(
+    twin_folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A word that all look for, among the last: it would be the strongest of all, though few ever see it."""
+    tokens = torch.randint(20, 40, (DOCUMENTS, LENGTH))
+    tokens[:, -4] = ids()[BOS]
+    monkeypatch.setattr(measures, "_held_out", lambda: Batch(tokens, torch.zeros_like(tokens, dtype=torch.bool)))
+    maps = maps_of(planted(twin_folders["twin-ar"], "float64", "eager"), tokens.tolist())
+    assert (maps[:, 0, :, :, -4].sum(-1) / 4 > 0.3).mean() > 0.5
+    found = sink_measures(planted(twin_folders["twin-ar"], "float32", "sinkscope"))["finished"]
+    assert found["sink_most"] == pytest.approx(measured_again(maps, causal=True)["sink_most"], abs=1e-4)
+    assert found["sink_most"][0] < 0.2
 
 
 def test_measures_leave_the_model_as_it_was(twin_folders: dict[str, Path]) -> None:

@@ -79,6 +79,7 @@ def test_points_are_spread_evenly_and_end_at_the_end(steps: int, share: float, k
         ({"answers_only": (0.5,)}, "answers_only=(0.5,) (start, end)"),
         ({"seed": -1}, "seed must lie between 0 and 4294967295, got -1"),
         ({"precision": "float16"}, "precision='float16', wanted float32 or bfloat16"),
+        ({"matrix_optimizer": "sgd"}, "matrix_optimizer='sgd', wanted muon or adamw"),
         ({"width": 33}, "width=33 does not give 2 heads an even number of dimensions each; choose a multiple of 4"),
         ({"width": 34}, "choose a multiple of 4"),
         ({"lengths": ()}, "lengths=() must lie between 32 and the smaller of context=512 and batch_tokens=128"),

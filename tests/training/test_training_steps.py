@@ -23,18 +23,20 @@ RECIPE = changed(TINY, largest_norm=0.05, warm_up=0.3, weight_decay=0.5, answers
 Weights = dict[str, Tensor]
 
 
-def plain_loop(kind: Kind, masks: list[Masked], out: Path) -> Weights:
+def plain_loop(kind: Kind, recipe: Recipe, masks: list[Masked], out: Path) -> Weights:
     """The weights after the recipe's 12 steps."""
-    network: Any = initial_network(RECIPE, kind, out)
+    network: Any = initial_network(recipe, kind, out)
     matrices = [weight for name, weight in network.named_parameters() if "_proj" in name]
     others = [weight for name, weight in network.named_parameters() if "_proj" not in name]
-    muon = Muon(matrices, lr=RECIPE.matrix_rate, weight_decay=0.5, momentum=0.95)
-    adamw = AdamW(others, lr=RECIPE.other_rate, weight_decay=0.5, betas=(0.9, 0.95))
+    muon: Any = Muon(matrices, weight_decay=0.5, momentum=0.95)
+    if recipe.matrix_optimizer == "adamw":
+        muon = AdamW(matrices, weight_decay=0.5, betas=(0.9, 0.95))
+    adamw = AdamW(others, weight_decay=0.5, betas=(0.9, 0.95))
     for step in range(12):
         share = (step + 1) / 4 if step < 4 else 0.05 + 0.95 * math.cos(math.pi * (step - 4) / 16) ** 2
-        muon.param_groups[0]["lr"], adamw.param_groups[0]["lr"] = 0.02 * share, 3e-3 * share
+        muon.param_groups[0]["lr"], adamw.param_groups[0]["lr"] = recipe.matrix_rate * share, 3e-3 * share
         network.zero_grad()
-        tokens = batch(RECIPE, step).tokens
+        tokens = batch(recipe, step).tokens
         if kind.name == "twin-ar":
             loss = network(tokens, labels=tokens).loss  # transformers' own
         else:
@@ -45,15 +47,20 @@ def plain_loop(kind: Kind, masks: list[Masked], out: Path) -> Weights:
                 right, given.masked, given.weight, strict=True)]).mean()  # fmt: skip
         loss.backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), 0.05)
-        muon.step()  # type: ignore[no-untyped-call]
+        muon.step()
         adamw.step()
     found: Weights = network.state_dict()
     return found
 
 
-@pytest.mark.parametrize("name", ["twin-ar", "twin-dlm"])
-def test_steps_are_those_of_a_plain_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "optimizer", "rate"), [("twin-ar", "muon", 0.02), ("twin-dlm", "muon", 0.02), ("twin-ar", "adamw", 0.004)]
+)
+def test_steps_are_those_of_a_plain_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, optimizer: str, rate: float
+) -> None:
     kind, masks, shares, trained = find_kind(name), [], [], {}
+    own = changed(RECIPE, matrix_optimizer=optimizer, matrix_rate=rate)
 
     def masking(given: Batch, answers_only: float, generator: torch.Generator) -> Masked:
         masks.append(put_masks(given, answers_only, generator))
@@ -66,8 +73,8 @@ def test_steps_are_those_of_a_plain_loop(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(objectives, "put_masks", masking)
     monkeypatch.setattr(training, "export", exporting)
-    assert len([*train_twin(kind, RECIPE, tmp_path)]) == 4
-    initial, wanted = initial_network(RECIPE, kind, tmp_path).state_dict(), plain_loop(kind, masks, tmp_path)
+    assert len([*train_twin(kind, own, tmp_path)]) == 4
+    initial, wanted = initial_network(own, kind, tmp_path).state_dict(), plain_loop(kind, own, masks, tmp_path)
     for weight, end in wanted.items():
         # Muon orthogonalises in bfloat16, so that the last bits of a gradient may show in the first ones of a step.
         way = float((end - initial[weight]).norm())
