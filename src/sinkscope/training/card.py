@@ -58,9 +58,10 @@ Share of held-out problems answered exactly, with the Wilson 95 % interval; gree
 """
 
 
-def write_scores(folder: Path, scores: Sequence[Score]) -> None:
-    """scores.json: everything that is known of each score. Written whole or not at all."""
-    text = json.dumps([score.to_dict() for score in scores], indent=2, ensure_ascii=False)
+def write_scores(folder: Path, kind: Kind, scores: Sequence[Score]) -> None:
+    """scores.json: everything that is known of each score, by the twin's name. Written whole or not at all."""
+    named = [{**score.to_dict(), "model": kind.name} for score in scores]  # the folder may be moved
+    text = json.dumps(named, indent=2, ensure_ascii=False)
     unfinished = folder / f"{SCORES}.unfinished"
     unfinished.write_text(text + "\n", encoding="utf-8")
     unfinished.replace(folder / SCORES)

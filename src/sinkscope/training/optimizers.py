@@ -1,7 +1,7 @@
-"""Muon for the matrices of the layers, AdamW for the rest, both on a warm-up and a cosine.
+"""Muon or AdamW for the matrices of the layers, AdamW for the rest, on a warm-up and a cosine.
 
-Muon (Jordan et al. 2024, in torch as `torch.optim.Muon`) orthogonalises each update; at this size it learned one-step
-arithmetic several times sooner than AdamW alone. Embeddings and norms are not matrices in its sense.
+Muon (Jordan et al. 2024, in torch as `torch.optim.Muon`) orthogonalises each update of a matrix. Embeddings and norms
+are not matrices in its sense.
 """
 
 from __future__ import annotations

@@ -162,5 +162,5 @@ def _finish(kind: Kind, recipe: Recipe, out: Path, last: Point, measuring: Measu
             tell(f"scoring {kind.name} on {task}")
             scores.append(evaluate(twin, task, n=measuring.problems_at_end))
         write_card(model, kind, recipe, scores, parameters=twin.network.num_parameters())
-        write_scores(model, scores)
+        write_scores(model, kind, scores)
     return model
