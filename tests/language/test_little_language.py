@@ -84,9 +84,7 @@ def test_objects_are_where_the_story_left_them(seed: int, room: int) -> None:
             giver, taker = reversed(names) if " takes " in sentence else names
             assert holder[thing] == giver
             holder[thing] = taker
-    assert dict(problem.questions) == {
-        f"Who has the {thing}?": name for thing, name in holder.items()
-    }
+    assert dict(problem.questions) == {f"Who has the {thing}?": name for thing, name in holder.items()}
 
 
 @pytest.mark.parametrize("task", ["copy", "reverse", "sort"])
