@@ -1,4 +1,4 @@
-"""Draw docs/demo.svg from the two traces of `sinkscope demo --real`: where attention goes, step by step, in two real models.
+"""Draw docs/demo.svg from the traces of `sinkscope demo --real`: where attention goes, step by step, in two models.
 
     sinkscope demo --real --out runs/real
     python docs/make_picture.py runs/real docs/demo.svg
