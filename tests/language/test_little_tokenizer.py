@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -53,6 +53,8 @@ def test_prompts_of_every_task_have_the_same_ids(task: str) -> None:
     st.text(st.sampled_from([*WHITE, *"<=>+-.,?:a bZ09_é٣"]) | st.characters(exclude_categories=["Cs"]), max_size=20)
 )
 def test_any_text_is_cut_in_the_same_places(text: str) -> None:
+    # The tokenizer takes special tokens out before it cuts.
+    assume(not any(token in text for token in SPECIAL))
     cut: Any = LITTLE.backend_tokenizer.pre_tokenizer
     assert cut.pre_tokenize_str(text) == [(match.group(), match.span()) for match in re.finditer(SPLIT, text)]
     try:

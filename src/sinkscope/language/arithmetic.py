@@ -2,7 +2,10 @@
 
     Ann has 5 apples. Ann buys 3 more. How many apples does Ann have now? => 5+3=8
 
-The last number of the answer is the result. Numbers stay below 100.
+The last number of the answer is the result. No number is larger than 50 or smaller than 0.
+
+Misleads: the first step is one of 355 sums, all of which training shows under other names, so a held-out story of one
+step asks for a known sum. A longer training story may begin with the facts of a held-out shorter one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """Copying, reversing and sorting short lists of letters.
 
 Reverse the list: d a f => f a d
+
+Takes 12 to 18 tokens, whatever the room. Misleads: a held-out list is a new order of letters for its verb alone;
+another verb may have had it in training, and most of the 14,756 sorted lists are answers there.
 """
 
 from __future__ import annotations

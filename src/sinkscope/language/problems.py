@@ -34,7 +34,10 @@ class Problem:
 
 
 Maker = Callable[[Random, int], Problem]
-"""Draws a problem whose text takes about as many tokens as there is room for, or fewer."""
+"""Draws a problem for a room in tokens, its questions, `=>`, answers and `<eos>` included.
+
+Recall and tracking keep to the room where their shortest text does; arithmetic and lists take what they take.
+"""
 
 
 def split_of(facts: str) -> Split:
@@ -44,7 +47,7 @@ def split_of(facts: str) -> Split:
 
 
 def draw(maker: Maker, random: Random, room: int, split: Split) -> Problem:
-    """A problem of the split: draws until there is one."""
+    """A problem of the split: draws until there is one, on average ten times for a test problem."""
     while True:
         problem = maker(random, room)
         if problem.split == split:

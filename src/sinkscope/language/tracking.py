@@ -1,6 +1,11 @@
 """Objects that change hands: who has one in the end?
 
 Ann has the ball. Bo has the cup. Ann gives the ball to Cy. Who has the ball? => Cy
+
+Keeps to the room from 38 tokens on; below that a text takes 33 to 38 all the same.
+
+Misleads: the last sentence that names an object tells who has it, so nothing needs to be followed; and in nearly half
+of the questions the object never changed hands, so its first holder is right.
 """
 
 from __future__ import annotations
