@@ -12,7 +12,19 @@ import pytest
 import sinkscope
 
 SOURCE = Path(sinkscope.__file__).parent
-ORDER = ("families", "attention", "decoding", "trace", "sinks", "language", "evaluation", "training", "report", "cli")
+ORDER = (
+    "families",
+    "attention",
+    "decoding",
+    "trace",
+    "sinks",
+    "interventions",
+    "language",
+    "evaluation",
+    "training",
+    "report",
+    "cli",
+)
 EVERYWHERE = {"errors"}
 MODULES = sorted(SOURCE.rglob("*.py"))
 TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in MODULES}

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from sinkscope.families import Model as Model
     from sinkscope.families import describe_model as describe_model
     from sinkscope.families import load_model as load_model
+    from sinkscope.interventions import MaskSinks as MaskSinks
     from sinkscope.sinks import Excess as Excess
+    from sinkscope.sinks import First as First
     from sinkscope.sinks import Threshold as Threshold
     from sinkscope.sinks import TopK as TopK
     from sinkscope.sinks import ZScore as ZScore
@@ -58,9 +60,10 @@ _NAMES = {
     "errors": ("TrainedLengthWarning", "UserError"),
     "evaluation": ("Score", "evaluate"),
     "families": ("Family", "Model", "describe_model", "load_model"),
+    "interventions": ("MaskSinks",),
     "sinks": (
-        "Excess", "Threshold", "TopK", "ZScore", "find_sinks", "received_from", "sink_motion", "sink_positions",
-        "sink_tokens", "sinks_per_layer", "summarise", "sweep_epsilon",
+        "Excess", "First", "Threshold", "TopK", "ZScore", "find_sinks", "received_from", "sink_motion",
+        "sink_positions", "sink_tokens", "sinks_per_layer", "summarise", "sweep_epsilon",
     ),
     "trace": ("Maps", "Prompt", "Recording", "Trace", "open_trace", "read_prompts", "record"),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The one attention function: SDPA and nothing more, unless somebody watches.
+"""The one attention function: SDPA and nothing more, unless somebody watches or intervenes.
 
 Registered with transformers as "sinkscope", together with SDPA's mask function: without the second registration the
 library would pass no mask at all, and a padded or causal model would be wrong in silence.
@@ -12,7 +12,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from sinkscope.attention.kernels import KERNELS, Attention
+from sinkscope.attention.cutting import attend, current_cutter
+from sinkscope.attention.kernels import KERNELS, Attention, Tally
 from sinkscope.attention.passes import Pass
 from sinkscope.errors import UserError
 
@@ -41,13 +42,13 @@ def attention_forward(
         output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
         return output
 
-    current = observed.get(module)
-    if current is None:
+    current, cutter = observed.get(module), current_cutter()
+    if current is None and cutter is None:
         return sdpa(), None
     for name in ("softcap", "position_bias", "s_aux"):
         if kwargs.get(name) is not None:
             raise UserError(
-                f"this model's attention uses {name}, which sinkscope cannot watch exactly yet; use another model"
+                f"this model's attention uses {name}, which sinkscope can't watch or change exactly yet; use another one"
             )
     attention = Attention(
         query=query,
@@ -57,11 +58,16 @@ def attention_forward(
         causal=_is_causal(module, query, attention_mask, kwargs.get("is_causal")),
         scale=kwargs.get("scaling") or query.shape[-1] ** -0.5,
     )
-    tally = current.begin_layer(attention)
+    tally = None if current is None else current.begin_layer(attention)
     # Dropout is SDPA's own business: the one-pass output would leave it out.
-    kernel = "two-pass" if kwargs.get("dropout") else current.kernel
-    output = KERNELS[kernel](attention, tally, sdpa)
-    current.end_layer(tally)
+    kernel = "two-pass" if kwargs.get("dropout") or current is None else current.kernel
+
+    def plain(tally: Tally | None) -> torch.Tensor:
+        return sdpa() if tally is None else KERNELS[kernel](attention, tally, sdpa)
+
+    output = plain(tally) if cutter is None else attend(attention, cutter, plain, tally)
+    if current is not None and tally is not None:
+        current.end_layer(tally)
     return output, None
 
 

@@ -50,29 +50,58 @@ class Tally(Protocol):
 
 
 def probability_chunks(attention: Attention) -> Iterator[tuple[int, int, torch.Tensor]]:
-    """Yield (start, stop, probabilities (batch, kv_head, groups * rows, key)) over blocks of query rows.
+    """Yield (start, stop, probabilities (batch, head, rows, key)) over blocks of query rows.
 
     Under a causal mask only the keys up to `stop` are scored and yielded. Rows that may see nothing are all zeros, as
     in SDPA.
+    """
+    batch, heads, queries, _ = attention.query.shape
+    device = attention.query.device.type
+    exact = torch.promote_types(attention.query.dtype, torch.float32)
+    row_bytes = batch * heads * attention.key.shape[2] * exact.itemsize
+    rows = max(16, min(MOST_ROWS.get(device, 128), CHUNK_BYTES.get(device, 8 << 20) // row_bytes))
+    scores_of = scorer(attention)
+    for start in range(0, queries, rows):
+        stop = min(start + rows, queries)
+        scores = scores_of(start, stop)
+        dead = _apply_mask(attention, scores, start, stop)
+        probabilities = torch.softmax(scores, dim=-1)
+        if dead is not None:
+            probabilities = probabilities.masked_fill(dead, 0)
+        yield start, stop, probabilities
+
+
+def masked_scores(attention: Attention, start: int, stop: int) -> torch.Tensor:
+    """Scores (batch, head, rows, key) of rows start:stop, -inf for every key that the mask hides.
+
+    A mask that is added may hide keys by its dtype's lowest number, which is not enough where no other key is left.
+    """
+    scores = scorer(attention)(start, stop)
+    _apply_mask(attention, scores, start, stop)
+    mask = attention.mask
+    if mask is not None and mask.dtype != torch.bool:
+        rows = mask if mask.shape[-2] == 1 else mask[..., start:stop, :]
+        scores.masked_fill_(rows <= torch.finfo(mask.dtype).min, -torch.inf)
+    return scores
+
+
+def scorer(attention: Attention) -> Callable[[int, int], torch.Tensor]:
+    """A function (start, stop) -> scores (batch, head, rows, key) without mask; under a causal one, of keys up to stop.
+
+    In float32, or float64 where the queries are.
     """
     batch, heads, queries, dim = attention.query.shape
     kv_heads, keys = attention.key.shape[1:3]
     exact = torch.promote_types(attention.query.dtype, torch.float32)
     query = (attention.query.to(exact) * attention.scale).view(batch, kv_heads, heads // kv_heads, queries, dim)
     key = attention.key.to(exact).transpose(-1, -2).contiguous()  # (batch, kv_head, dim, key)
-    device = attention.query.device.type
-    row_bytes = batch * heads * keys * exact.itemsize
-    rows = max(16, min(MOST_ROWS.get(device, 128), CHUNK_BYTES.get(device, 8 << 20) // row_bytes))
-    for start in range(0, queries, rows):
-        stop = min(start + rows, queries)
+
+    def scores(start: int, stop: int) -> torch.Tensor:
         seen = stop if attention.causal else keys
         block = query[:, :, :, start:stop].flatten(2, 3)
-        scores = torch.matmul(block, key[..., :seen]).view(batch, heads, stop - start, seen)
-        dead = _apply_mask(attention, scores, start, stop)
-        probabilities = torch.softmax(scores, dim=-1)
-        if dead is not None:
-            probabilities = probabilities.masked_fill(dead, 0)
-        yield start, stop, probabilities
+        return torch.matmul(block, key[..., :seen]).view(batch, heads, stop - start, seen)
+
+    return scores
 
 
 def _apply_mask(attention: Attention, scores: torch.Tensor, start: int, stop: int) -> torch.Tensor | None:

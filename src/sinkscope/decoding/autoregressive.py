@@ -7,7 +7,8 @@ from transformers import DynamicCache
 
 from sinkscope.attention import GROUPS, NOT_COUNTED
 from sinkscope.decoding.canvas import Canvas, Prompts, check_context, check_token_ids, encode_prompts, lay_out
-from sinkscope.decoding.forward import Forward
+from sinkscope.decoding.forward import forward_for
+from sinkscope.decoding.intervening import Intervention
 from sinkscope.decoding.sampling import Sampler, prompt_seeds, row_generators
 from sinkscope.decoding.settings import Decoding
 from sinkscope.decoding.step import Step
@@ -16,24 +17,34 @@ from sinkscope.families import Model
 
 
 def decode(
-    model: Model, prompts: Prompts, settings: Decoding | None = None, *, seeds: Sequence[int] | None = None
+    model: Model,
+    prompts: Prompts,
+    settings: Decoding | None = None,
+    *,
+    seeds: Sequence[int] | None = None,
+    intervention: Intervention | None = None,
 ) -> Iterator[Step]:
     """Generate with an autoregressive model. Step 0 reads the prompt; every later step feeds the one token before it.
 
     A row ends with an end-of-sequence token of the model, which is kept; afterwards it gets padding and commits
     nothing.
-    seeds: one seed a prompt, instead of those drawn from `settings.seed` and the prompts. Raises `UserError` before any
-        pass.
+    seeds: one seed a prompt, instead of those drawn from `settings.seed` and the prompts. intervention: what is cut
+        from attention meanwhile, see `sinkscope.interventions`. Raises `UserError` before any pass.
     """
     settings = settings or default_decoding(model)
     encoded = encode_prompts(model, prompts)
-    check_decoding(model, encoded, settings)
+    check_decoding(model, encoded, settings, intervention)
     canvas = lay_out(model, encoded, settings.max_new_tokens, model.family.pad_token_id)
     seeds = prompt_seeds(encoded, settings.seed) if seeds is None else seeds
-    return _steps(model, canvas, settings, row_generators(seeds))
+    return _steps(model, canvas, settings, seeds, intervention)
 
 
-def check_decoding(model: Model, encoded: Sequence[Sequence[int]], settings: Decoding) -> None:
+def check_decoding(
+    model: Model,
+    encoded: Sequence[Sequence[int]],
+    settings: Decoding,
+    intervention: Intervention | None = None,
+) -> None:
     """Raise `UserError` for prompts, given as token ids, that can't be continued with these settings."""
     if model.family.bidirectional:
         raise UserError(
@@ -41,6 +52,9 @@ def check_decoding(model: Model, encoded: Sequence[Sequence[int]], settings: Dec
         )
     check_context(model, max(map(len, encoded)), settings.max_new_tokens, "max_new_tokens")
     check_token_ids(model, "suppress", settings.suppress)
+    if intervention is not None and not intervention.idle:
+        lengths = [len(tokens) for tokens in encoded]
+        intervention.check(model, min(lengths), max(lengths) + settings.max_new_tokens)
 
 
 def default_decoding(model: Model) -> Decoding:
@@ -49,7 +63,10 @@ def default_decoding(model: Model) -> Decoding:
 
 
 @torch.no_grad()
-def _steps(model: Model, canvas: Canvas, settings: Decoding, noise: list[torch.Generator]) -> Iterator[Step]:
+def _steps(
+    model: Model, canvas: Canvas, settings: Decoding, seeds: Sequence[int], intervention: Intervention | None
+) -> Iterator[Step]:
+    noise = row_generators(seeds)
     tokens, real, start = canvas.tokens.clone(), canvas.real, canvas.prompt_length
     batch = tokens.shape[0]
     sampler = Sampler(
@@ -60,7 +77,7 @@ def _steps(model: Model, canvas: Canvas, settings: Decoding, noise: list[torch.G
         never=(),
         tempered=True,
     )
-    forward, cache = Forward(model, canvas), DynamicCache(config=model.network.config)
+    forward, cache = forward_for(model, canvas, intervention, seeds), DynamicCache(config=model.network.config)
     ends = torch.tensor(model.family.eos_token_ids, dtype=torch.long, device=tokens.device)
     running = torch.ones(batch, dtype=torch.bool, device=tokens.device)
     every_row = torch.arange(batch, device=tokens.device)
@@ -90,6 +107,7 @@ def _steps(model: Model, canvas: Canvas, settings: Decoding, noise: list[torch.G
             confidence=confidence,
             groups=groups,
             takes_part=takes_part,
+            removed=forward.removed,
         )
         if not bool(running.any()):
             return

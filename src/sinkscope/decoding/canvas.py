@@ -40,6 +40,11 @@ class Canvas:
         return (self.real.long().cumsum(-1) - 1).clamp(min=0)
 
 
+def doubled(canvas: Canvas) -> Canvas:
+    """The canvas twice over: its rows, then the same rows again."""
+    return Canvas(tokens=canvas.tokens.repeat(2, 1), real=canvas.real.repeat(2, 1), prompt_length=canvas.prompt_length)
+
+
 def encode_prompts(model: Model, prompts: Prompts) -> list[list[int]]:
     """Token ids of each prompt.
 

@@ -24,13 +24,15 @@ from sinkscope.decoding.canvas import (
     Prompts,
     check_context,
     check_token_ids,
+    doubled,
     encode_prompts,
     lay_out,
     which_prompt,
 )
 from sinkscope.decoding.choice import Block, Choice, Predictions
 from sinkscope.decoding.confidence import CONFIDENCE, Candidates
-from sinkscope.decoding.forward import Forward
+from sinkscope.decoding.forward import forward_for
+from sinkscope.decoding.intervening import Intervention
 from sinkscope.decoding.sampling import Sampler, prompt_seeds, row_generators, uniform_noise
 from sinkscope.decoding.schedules import SCHEDULES
 from sinkscope.decoding.settings import Denoising
@@ -40,20 +42,26 @@ from sinkscope.families import Model
 
 
 def denoise(
-    model: Model, prompts: Prompts, settings: Denoising | None = None, *, seeds: Sequence[int] | None = None
+    model: Model,
+    prompts: Prompts,
+    settings: Denoising | None = None,
+    *,
+    seeds: Sequence[int] | None = None,
+    intervention: Intervention | None = None,
 ) -> Iterator[Step]:
     """Generate with a masked diffusion model or a masked language model, a `Step` after each forward pass.
 
-    seeds: one seed a prompt, instead of those drawn from `settings.seed` and the prompts. Everything is checked before
-        the first pass; raises `UserError`.
+    seeds: one seed a prompt, instead of those drawn from `settings.seed` and the prompts. intervention: what is cut
+        from attention meanwhile, see `sinkscope.interventions`. Everything is checked before the first pass; raises
+        `UserError`.
     """
     mask = _mask_token(model)
     settings = settings or default_denoising(model)
     encoded = encode_prompts(model, prompts)
-    check_denoising(model, encoded, settings)
+    check_denoising(model, encoded, settings, intervention)
     canvas = lay_out(model, encoded, settings.gen_length, mask)
     seeds = prompt_seeds(encoded, settings.seed) if seeds is None else seeds
-    return _Run(model, canvas, settings, row_generators(seeds)).steps()
+    return _Run(model, canvas, settings, seeds, intervention).steps()
 
 
 def default_denoising(model: Model) -> Denoising:
@@ -61,7 +69,12 @@ def default_denoising(model: Model) -> Denoising:
     return Denoising(**dict(model.family.default_decoding))  # type: ignore[arg-type]
 
 
-def check_denoising(model: Model, encoded: Sequence[Sequence[int]], settings: Denoising) -> None:
+def check_denoising(
+    model: Model,
+    encoded: Sequence[Sequence[int]],
+    settings: Denoising,
+    intervention: Intervention | None = None,
+) -> None:
     """Raise `UserError` for prompts, given as token ids, that can't be denoised with these settings."""
     mask = _mask_token(model)
     check_context(model, max(map(len, encoded)), settings.gen_length, "gen_length")
@@ -77,6 +90,9 @@ def check_denoising(model: Model, encoded: Sequence[Sequence[int]], settings: De
             raise UserError(f"{which} holds a mask token, which a block cache can't fill; use cache=None")
     check_token_ids(model, "suppress", settings.suppress, never=(mask,))
     check_token_ids(model, "defer", settings.defer)
+    if intervention is not None and not intervention.idle:
+        lengths = [len(tokens) + settings.gen_length for tokens in encoded]
+        intervention.check(model, min(lengths), max(lengths))
 
 
 def _mask_token(model: Model) -> int:
@@ -100,10 +116,17 @@ def most_passes(settings: Denoising, most_masks: int) -> int:
 class _Run:
     """One generation: the canvas as it is now, and what is fixed about it."""
 
-    def __init__(self, model: Model, canvas: Canvas, settings: Denoising, noise: list[torch.Generator]) -> None:
+    def __init__(
+        self,
+        model: Model,
+        canvas: Canvas,
+        settings: Denoising,
+        seeds: Sequence[int],
+        intervention: Intervention | None,
+    ) -> None:
         self._model = model
         self._settings = settings
-        self._noise = noise
+        self._noise = row_generators(seeds)
         self._prompt_length = canvas.prompt_length
         self._tokens = canvas.tokens.clone()
         mask_id = _mask_token(model)
@@ -125,8 +148,10 @@ class _Run:
             never=(mask_id,),
             tempered=self._schedule.tempered,
         )
-        guided = canvas if settings.cfg_scale == 0 else _doubled(canvas)
-        self._forward = Forward(model, guided)
+        guided = settings.cfg_scale > 0
+        self._forward = forward_for(
+            model, doubled(canvas) if guided else canvas, intervention, [*seeds, *seeds] if guided else seeds
+        )
         self._choice = Choice(settings, padding=(~canvas.real).sum(-1).tolist(), width=width)
         self._index = 0
 
@@ -201,6 +226,7 @@ class _Run:
             confidence=confidence,
             groups=groups,
             takes_part=takes_part,
+            removed=None if self._forward.removed is None else self._forward.removed.first(len(seen)),
         )
         self._index += 1
         block.step += 1
@@ -248,8 +274,3 @@ class _Run:
         label = torch.where(self._block_of > block, GROUPS.index("later"), label)
         label = torch.where(self._generated, label, GROUPS.index("prompt"))
         return torch.where(self._real, label, NOT_COUNTED)
-
-
-def _doubled(canvas: Canvas) -> Canvas:
-    """The canvas twice over, for guidance: conditional rows first."""
-    return Canvas(tokens=canvas.tokens.repeat(2, 1), real=canvas.real.repeat(2, 1), prompt_length=canvas.prompt_length)

@@ -1,13 +1,16 @@
 """One call to a network for the columns that a decoding loop needs, whatever arguments its class takes."""
 
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from transformers import Cache
 
 from sinkscope.attention import asking
-from sinkscope.decoding.canvas import Canvas
+from sinkscope.attention.cutting import cutting
+from sinkscope.decoding.canvas import Canvas, doubled
+from sinkscope.decoding.intervening import Intervention, Occasion, Removed
 from sinkscope.families import Model
 
 
@@ -17,6 +20,9 @@ class Forward:
     Only the wanted rows go through the output layer where the class allows it (`logits_to_keep`): with a vocabulary of
     126,000 that is most of the memory of a step.
     """
+
+    removed: Removed | None = None
+    """What an intervention took away in the latest pass, for each row; None where nobody intervenes."""
 
     def __init__(self, model: Model, canvas: Canvas) -> None:
         self._network = model.network
@@ -58,3 +64,44 @@ class Forward:
         with asking(groups):
             logits: torch.Tensor = self._network(input_ids=tokens[:, start:stop], **kwargs).logits
         return logits if self._keeps else logits[:, rows]
+
+
+class IntervenedForward(Forward):
+    """The same under an intervention, with a clean copy of every row beside it where the intervention asks for one.
+
+    The copies are further rows of the batch: they share the tokens and have keys and values of their own in any cache.
+    seeds: one a row, for random choices.
+    """
+
+    def __init__(self, model: Model, canvas: Canvas, intervention: Intervention, seeds: Sequence[int]) -> None:
+        self._rows = len(canvas.tokens)
+        self._copies = self._rows if intervention.clean_copy else 0
+        both = doubled(canvas) if self._copies else canvas
+        super().__init__(model, both)
+        self._intervening = intervention.start(model, both, seeds, self._copies)
+        self._index = 0
+
+    def __call__(
+        self,
+        tokens: torch.Tensor,
+        fed: tuple[int, int],
+        wanted: tuple[int, int],
+        groups: torch.Tensor,
+        cache: Cache | None = None,
+    ) -> torch.Tensor:
+        """As `Forward`; logits of the rows that the intervention is about."""
+        if self._copies:
+            tokens, groups = tokens.repeat(2, 1), groups.repeat(2, 1)
+        self._intervening.begin(Occasion(index=self._index, tokens=tokens, fed=fed, groups=groups))
+        with cutting(self._intervening):
+            logits = super().__call__(tokens, fed, wanted, groups, cache)
+        self._index += 1
+        self.removed = self._intervening.finish()
+        return logits[: self._rows]
+
+
+def forward_for(model: Model, canvas: Canvas, intervention: Intervention | None, seeds: Sequence[int]) -> Forward:
+    """The way to call the network on this canvas."""
+    if intervention is None or intervention.idle:
+        return Forward(model, canvas)
+    return IntervenedForward(model, canvas, intervention, seeds)

@@ -9,6 +9,7 @@ import torch
 from sinkscope.decoding.autoregressive import check_decoding, decode, default_decoding
 from sinkscope.decoding.canvas import Prompts, encode_prompts
 from sinkscope.decoding.denoising import check_denoising, default_denoising, denoise, most_passes
+from sinkscope.decoding.intervening import Intervention, Removed
 from sinkscope.decoding.settings import Decoding, Denoising
 from sinkscope.decoding.step import Step
 from sinkscope.errors import TrainedLengthWarning, UserError
@@ -28,6 +29,7 @@ class Generation:
     prompt_length: int  # columns that hold the (padded) prompts
     text: list[str] | None  # what was generated, special tokens left out; None without a tokenizer
     forward_passes: int
+    removed: Removed | None  # what an intervention took away, for each row, summed over its steps; None without one
     history: list[torch.Tensor] | None  # the canvas after each step, (batch, position), if asked for
 
 
@@ -36,6 +38,7 @@ def generate(
     prompts: Prompts,
     settings: Settings | None = None,
     *,
+    intervention: Intervention | None = None,
     history: bool = False,
     on_step: Callable[[Step], None] | None = None,
 ) -> Generation:
@@ -43,17 +46,21 @@ def generate(
 
     settings: `Denoising` for diffusion and masked models, `Decoding` for autoregressive ones; None takes the family's
         own.
+    intervention: what is cut from attention meanwhile, `MaskSinks(5)` for example; None or `MaskSinks(0)` is the plain
+        run, bit for bit.
     history: keep the canvas after each step. on_step: called with each `Step`, for progress bars.
     Raises `UserError` before the first pass; warns with `TrainedLengthWarning`, once, where texts grow longer than
     those the model was trained on.
     """
     settings = settings or default_settings(model)
     encoded = encode_prompts(model, prompts)
-    steps = run(model, encoded, settings)  # checks everything
+    steps = run(model, encoded, settings, intervention=intervention)  # checks everything
     warn_beyond_training(model, encoded, settings)
     canvases: list[torch.Tensor] = []
     last: Step | None = None
+    removed: Removed | None = None
     for last in steps:
+        removed = last.add_to(removed)
         if history:
             canvases.append(last.canvas)
         if on_step is not None:
@@ -65,18 +72,24 @@ def generate(
         prompt_length=longest,
         text=read_text(model, last.canvas, longest),
         forward_passes=last.index + 1,
+        removed=removed,
         history=canvases if history else None,
     )
 
 
 def run(
-    model: Model, prompts: Prompts, settings: Settings | None, *, seeds: Sequence[int] | None = None
+    model: Model,
+    prompts: Prompts,
+    settings: Settings | None,
+    *,
+    seeds: Sequence[int] | None = None,
+    intervention: Intervention | None = None,
 ) -> Iterator[Step]:
     """The decoding loop that fits the model, with settings that must fit it too."""
     settings = settings or default_settings(model)
     if isinstance(settings, Denoising):
-        return denoise(model, prompts, settings, seeds=seeds)
-    return decode(model, prompts, settings, seeds=seeds)
+        return denoise(model, prompts, settings, seeds=seeds, intervention=intervention)
+    return decode(model, prompts, settings, seeds=seeds, intervention=intervention)
 
 
 def default_settings(model: Model) -> Settings:
@@ -84,12 +97,17 @@ def default_settings(model: Model) -> Settings:
     return default_denoising(model) if model.family.bidirectional else default_decoding(model)
 
 
-def check_prompts(model: Model, encoded: Sequence[Sequence[int]], settings: Settings) -> None:
+def check_prompts(
+    model: Model,
+    encoded: Sequence[Sequence[int]],
+    settings: Settings,
+    intervention: Intervention | None = None,
+) -> None:
     """Raise `UserError` for prompts, given as token ids, that don't go with the model and the settings."""
     if isinstance(settings, Denoising):
-        check_denoising(model, encoded, settings)
+        check_denoising(model, encoded, settings, intervention)
     else:
-        check_decoding(model, encoded, settings)
+        check_decoding(model, encoded, settings, intervention)
 
 
 def warn_beyond_training(model: Model, encoded: Sequence[Sequence[int]], settings: Settings) -> None:

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
+from sinkscope.decoding.intervening import Removed
+
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
@@ -33,3 +35,12 @@ class Step:
     """(batch, query) who asks: index into `attention.GROUPS`, -1 for padding."""
     takes_part: torch.Tensor
     """(batch,) boolean: rows that would make this pass alone too; the others are done and only carried along."""
+    removed: Removed | None = None
+    """What an intervention took away in this pass, for each row; None where nobody intervenes."""
+
+    def add_to(self, removed: Removed | None) -> Removed | None:
+        """What was removed before and now, of rows that take part; None where nobody intervenes."""
+        if self.removed is None:
+            return removed
+        now = self.removed.of(self.takes_part)
+        return now if removed is None else removed.plus(now)

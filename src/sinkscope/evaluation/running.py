@@ -13,7 +13,6 @@ answer is wrong. The interval is about the choice of examples, not about wording
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import takewhile
@@ -23,6 +22,7 @@ from transformers import PreTrainedTokenizerBase
 
 from sinkscope.decoding import Decoding, Denoising, default_settings, encode_prompts, run
 from sinkscope.decoding.generation import Settings, check_prompts, warn_beyond_training
+from sinkscope.decoding.intervening import Intervention, Removed
 from sinkscope.errors import UserError
 from sinkscope.evaluation.base import ROOM, Example, Task
 from sinkscope.evaluation.intervals import wilson_interval
@@ -59,6 +59,12 @@ class Score:
     settings: Settings
     seconds: float
     """Spent on generating."""
+    right: tuple[bool, ...]
+    """Whether each answer is right, in the order of the examples."""
+    intervention: dict[str, Any] | None
+    """What was cut from attention meanwhile."""
+    removed: dict[str, float | None] | None
+    """What that took away, see `decoding.intervening.Removed.to_dict`."""
     wrong: tuple[Wrong, ...]
     """The first few wrong answers, in the order of the examples."""
 
@@ -78,9 +84,10 @@ class Score:
         return wilson_interval(self.correct, self.n)[1]
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON, score and interval included."""
+        """As JSON: score and interval included, single answers left out."""
         measured = {"score": self.score, "low": self.low, "high": self.high}
-        return {**asdict(self), **measured}
+        stated = {name: value for name, value in asdict(self).items() if name != "right"}
+        return {**stated, **measured}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,31 +104,40 @@ class Plan:
     seed: int
     room: int
     batch_size: int
+    intervention: Intervention | None
 
     def run(self, observer: Observer | None = None) -> Score:
         """Generate all answers and count the right ones."""
         got = [""] * len(self.examples)
+        removed: Removed | None = None
         answered, start = 0, time.perf_counter()
         for batch in self._batches():
-            for number, text in zip(batch, self._answers([self.encoded[number] for number in batch]), strict=True):
+            texts, gone = self._answers([self.encoded[number] for number in batch])
+            for number, text in zip(batch, texts, strict=True):
                 got[number] = text
+            removed = gone if removed is None or gone is None else removed.plus(gone)
             answered += len(batch)
             if observer is not None:
                 observer(answered)
+        pairs = list(zip(self.examples, got, strict=True))
+        right = tuple(self.task.is_right(example.answer, said) for example, said in pairs)
         wrong = [
             Wrong(example.prompt, example.answer, said)
-            for example, said in zip(self.examples, got, strict=True)
-            if not self.task.is_right(example.answer, said)
+            for (example, said), good in zip(pairs, right, strict=True)
+            if not good
         ]
         return Score(
             task=self.task.name,
             model=self.model.name,
             n=len(self.examples),
-            correct=len(self.examples) - len(wrong),
+            correct=sum(right),
             seed=self.seed,
             room=self.room,
             settings=self.settings,
             seconds=time.perf_counter() - start,
+            right=right,
+            intervention=None if self.intervention is None else self.intervention.to_dict(),
+            removed=None if removed is None else removed.to_dict(),
             wrong=tuple(wrong[:WRONG_KEPT]),
         )
 
@@ -138,13 +154,19 @@ class Plan:
             batch.append(number)
         yield batch
 
-    def _answers(self, prompts: list[list[int]]) -> list[str]:
-        """What is generated after each prompt, up to its first end of text; a diffusion model fills the rest too."""
-        [last] = deque(run(self.model, prompts, self.settings), maxlen=1)
-        rows = last.canvas[:, max(map(len, prompts)) :].tolist()
+    def _answers(self, prompts: list[list[int]]) -> tuple[list[str], Removed | None]:
+        """What is generated after each prompt, up to its first end of text; a diffusion model fills the rest too.
+
+        And what the intervention removed meanwhile, over all prompts.
+        """
+        removed: Removed | None = None
+        for step in run(self.model, prompts, self.settings, intervention=self.intervention):
+            removed = step.add_to(removed)
+        rows = step.canvas[:, max(map(len, prompts)) :].tolist()
         ends = self.model.family.eos_token_ids
         said = [list(takewhile(lambda token: token not in ends, row)) for row in rows]
-        return [str(self.tokenizer.decode(tokens, skip_special_tokens=True)) for tokens in said]
+        texts = [str(self.tokenizer.decode(tokens, skip_special_tokens=True)) for tokens in said]
+        return texts, None if removed is None else removed.whole()
 
 
 def plan_evaluation(
@@ -156,6 +178,7 @@ def plan_evaluation(
     room: int = ROOM,
     batch_size: int = 64,
     settings: Settings | None = None,
+    intervention: Intervention | None = None,
 ) -> Plan:
     """Draw the examples and check everything, without a forward pass. Parameters as for `evaluate`.
 
@@ -171,7 +194,7 @@ def plan_evaluation(
     drawn = examples(task, n, seed, room)
     settings = settings or task_settings(model, task)
     encoded = encode_prompts(model, [example.prompt for example in drawn])
-    check_prompts(model, encoded, settings)
+    check_prompts(model, encoded, settings, intervention)
     warn_beyond_training(model, encoded, settings)
     return Plan(
         model=model,
@@ -183,6 +206,7 @@ def plan_evaluation(
         seed=seed,
         room=room,
         batch_size=batch_size,
+        intervention=intervention,
     )
 
 
@@ -195,17 +219,28 @@ def evaluate(
     room: int = ROOM,
     batch_size: int = 64,
     settings: Settings | None = None,
+    intervention: Intervention | None = None,
     observer: Observer | None = None,
 ) -> Score:
     """The share of `n` held-out examples of a task that a model answers exactly, with its 95 % interval.
 
     seed: of the examples; the noise of generation is in `settings`. room: tokens that an example's text may take.
     batch_size: prompts run together; answers agree between batch sizes up to near ties. settings: `task_settings` if
-    left out. observer: called after every batch with the number of examples answered.
+        left out. intervention: what is cut from attention meanwhile. observer: called after every batch with the number
+        of examples answered.
 
     Raises `UserError` before any work, see `plan_evaluation`.
     """
-    plan = plan_evaluation(model, task, n=n, seed=seed, room=room, batch_size=batch_size, settings=settings)
+    plan = plan_evaluation(
+        model,
+        task,
+        n=n,
+        seed=seed,
+        room=room,
+        batch_size=batch_size,
+        settings=settings,
+        intervention=intervention,
+    )
     return plan.run(observer)
 
 

@@ -21,7 +21,7 @@ from sinkscope.sinks.motion import (
 from sinkscope.sinks.norms import norm_ratio
 from sinkscope.sinks.pick import pick
 from sinkscope.sinks.queries import GROUPS, UNIONS, group_size, received_from
-from sinkscope.sinks.rules import RULES, Excess, SinkRule, Threshold, TopK, ZScore, make_rule
+from sinkscope.sinks.rules import RULES, Excess, First, SinkRule, Threshold, TopK, ZScore, make_rule
 from sinkscope.sinks.scales import SCALES, key_count, scaled
 from sinkscope.sinks.tables import TABLES, SinkReport, summarise, table_rows
 from sinkscope.sinks.tokens import sink_classes, sink_tokens
@@ -36,6 +36,7 @@ __all__ = [
     "TABLES",
     "UNIONS",
     "Excess",
+    "First",
     "Lexicon",
     "SinkReport",
     "SinkRule",

@@ -6,13 +6,23 @@ from typing import Any
 
 from sinkscope.decoding import Denoising
 from sinkscope.decoding.generation import Settings
+from sinkscope.decoding.intervening import Intervention
 from sinkscope.families import Model
 
 PACKAGES = ("sinkscope", "torch", "transformers", "xarray", "zarr", "numpy")
 
 
-def run_attributes(model: Model, settings: Settings, recording: dict[str, Any], prompts: str) -> dict[str, Any]:
-    """Model, revision, dtype, device, decoding, recording, versions and a digest of the prompts, as JSON."""
+def run_attributes(
+    model: Model,
+    settings: Settings,
+    recording: dict[str, Any],
+    prompts: str,
+    intervention: Intervention | None = None,
+) -> dict[str, Any]:
+    """Model, revision, dtype, device, decoding, recording, versions and a digest of the prompts, as JSON.
+
+    And the intervention, where there is one.
+    """
     family = model.family
     return {
         "model": {
@@ -33,6 +43,7 @@ def run_attributes(model: Model, settings: Settings, recording: dict[str, Any], 
         },
         "decoding": {"kind": "denoising" if isinstance(settings, Denoising) else "autoregressive", **asdict(settings)},
         "recording": recording,
+        **({} if intervention is None else {"intervention": intervention.to_dict()}),
         "prompts": prompts,
         "versions": {name: version(name) for name in PACKAGES},
     }

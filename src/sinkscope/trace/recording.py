@@ -25,6 +25,7 @@ from sinkscope.decoding import Denoising, Prompts, Step, default_settings, run
 from sinkscope.decoding.canvas import Canvas, encode_prompts, lay_out, split_prompts
 from sinkscope.decoding.forward import Forward
 from sinkscope.decoding.generation import Settings, check_prompts, most_steps, read_text, warn_beyond_training
+from sinkscope.decoding.intervening import Intervention
 from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.errors import UserError
 from sinkscope.families import Model
@@ -97,6 +98,7 @@ def record(
     *,
     out: str | Path,
     recording: Recording | None = None,
+    intervention: Intervention | None = None,
     batch_size: int = 1,
     resume: bool = False,
     overwrite: bool = False,
@@ -104,10 +106,12 @@ def record(
 ) -> Trace:
     """Generate from every prompt and write a trace at `out`; returns it opened.
 
-    prompts: anything `generate` takes, or `Prompt`s with ids. batch_size: prompts run together; the numbers of a sample
-    agree between batch sizes to rounding, and are the same bit for bit for the same batch size.
-    Raises `UserError` before any work starts for whatever is wrong with prompts, settings or `out`; warns there, once,
-    with `TrainedLengthWarning` where texts grow longer than those the model was trained on.
+    prompts: anything `generate` takes, or `Prompt`s with ids. intervention: what is cut from attention meanwhile; the
+        trace then holds what keys receive under the cut, and `final_received` what they receive without. batch_size:
+        prompts run together; the numbers of a sample agree between batch sizes to rounding, and are the same bit for
+        bit for the same batch size. Raises `UserError` before any work starts for whatever is wrong with prompts,
+        settings or `out`; warns there, once, with `TrainedLengthWarning` where texts grow longer than those the model
+        was trained on.
     """
     settings, recording = settings or default_settings(model), recording or Recording()
     if batch_size < 1:
@@ -116,11 +120,11 @@ def record(
     named = _named(prompts)
     if not named:
         raise UserError("no prompts were given")
-    digest, longest = _survey(model, named, settings, _statistics(recording, settings), batch_size)
+    digest, longest = _survey(model, named, settings, _statistics(recording, settings), batch_size, intervention)
     warn_beyond_training(model, [longest], settings)
     if not resume:  # else the trace was begun with this very model
         _probe(model, recording.kernel)
-    attributes = run_attributes(model, settings, {**asdict(recording), "batch_size": batch_size}, digest)
+    attributes = run_attributes(model, settings, {**asdict(recording), "batch_size": batch_size}, digest, intervention)
     store = TraceStore.resume(out, attributes) if resume else TraceStore.create(out, attributes, overwrite=overwrite)
 
     def report(done: int, step: Step, most: int) -> None:
@@ -128,7 +132,7 @@ def record(
             observer(Progress(samples_done=done, samples=len(named), step=step.index + 1, most_steps=most))
 
     with store:
-        recorder = _Recorder(model, settings, recording, store, report)
+        recorder = _Recorder(model, settings, recording, store, report, intervention)
         for batch in _batches(model, named, settings, batch_size):
             recorder.record(batch)
     return open_trace(out)
@@ -178,7 +182,12 @@ def _probe(model: Model, kernel: str | None) -> None:
 
 
 def _survey(
-    model: Model, prompts: Sequence[Prompt], settings: Settings, statistics: Statistics, batch_size: int
+    model: Model,
+    prompts: Sequence[Prompt],
+    settings: Settings,
+    statistics: Statistics,
+    batch_size: int,
+    intervention: Intervention | None,
 ) -> tuple[str, list[int]]:
     """Check every prompt and batch before any work; returns what tells this list of prompts from another, and the
     longest prompt."""
@@ -187,7 +196,7 @@ def _survey(
         lay_out(model, batch.tokens, 0, model.family.pad_token_id)  # refuses lengths that can't be run together
         for prompt, tokens in zip(batch.prompts, batch.tokens, strict=True):
             with _naming(prompt):
-                check_prompts(model, [tokens], settings)
+                check_prompts(model, [tokens], settings, intervention)
             plan_layout(_counts(model, tokens, [tokens], settings), statistics)
             digest.update(repr((prompt.id, tokens)).encode())
             longest = max(longest, tokens, key=len)
@@ -240,6 +249,7 @@ class _Recorder:
         recording: Recording,
         store: TraceStore,
         observer: Callable[[int, Step, int], None],
+        intervention: Intervention | None,
     ) -> None:
         self._model = model
         self._settings = settings
@@ -247,6 +257,7 @@ class _Recorder:
         self._statistics = _statistics(recording, settings)
         self._store = store
         self._observer = observer
+        self._intervention = intervention
 
     def record(self, batch: _Batch) -> None:
         """Run one batch and write those of its samples that the trace lacks."""
@@ -271,7 +282,10 @@ class _Recorder:
         taken = dict.fromkeys(writers, 0)
         most, done = most_steps(self._model, batch.tokens, self._settings), len(self._store.complete_ids())
         with watch(self._model, self._collect(taken), kernel=self._recording.kernel) as watched:
-            for step in run(self._model, list(batch.tokens), self._settings, seeds=batch.seeds):
+            steps = run(
+                self._model, list(batch.tokens), self._settings, seeds=batch.seeds, intervention=self._intervention
+            )
+            for step in steps:
                 # A row that is done waits for the others: what it would not have done alone is not its own.
                 for row in [row for row in writers if bool(step.takes_part[row.number])]:
                     writers[row].append(step_arrays(step, taken[row], watched.last, row, self._statistics))

@@ -1,0 +1,188 @@
+"""Attention from which keys are taken away, head by head, while somebody intervenes.
+
+    with cutting(cutter):
+        network(input_ids)
+
+A `Cutter` says for every layer which keys are cut, and is told what each key received afterwards. A cut of the scores
+is what an additive mask of -inf would give, to rounding; but where that mask would be one row of L x L for every head,
+here the probabilities of a block of query rows lose the cut columns and are divided by what is left of their sum. That
+needs no more memory than watching, works whatever mask the model has, and tells exactly how much attention was taken.
+Rows that lose nearly everything are computed from masked scores instead, where no digits are lost. A query that would
+lose all its keys keeps them.
+
+Layers without a cut are left to SDPA. Costs: two more passes over a block that lies in the cache.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from sinkscope.attention.kernels import Attention, Tally, masked_scores, probability_chunks
+
+_LEAST_KEPT = 1e-20
+"""Below this what is left of a row may have lost digits to underflow, in float32 first."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Cut:
+    """Keys that one attention call may not use.
+
+    keys: (batch, head, key) boolean. queries: (batch, query) boolean, whose rows lose them; None means all.
+    values_only: scores stay as they are, and the values of the keys count as zero: attention paid to them is lost
+        instead of going to other keys.
+    """
+
+    keys: torch.Tensor
+    queries: torch.Tensor | None = None
+    values_only: bool = False
+
+
+class Cutter(Protocol):
+    """Decides for the layers of a pass, in the order of their calls, which keys are cut."""
+
+    def weights(self, attention: Attention) -> torch.Tensor:
+        """(batch, query) weights that turn rows of attention into the received attention it wants to see."""
+
+    def cut(self, attention: Attention, received: Callable[[], torch.Tensor]) -> Cut | None:
+        """The cut of the next layer. `received()`: (batch, head, key) received attention before any cut; costs a pass
+        over the scores."""
+
+    @property
+    def looks(self) -> bool:
+        """Whether it wants to be told what the keys of this pass's layers received."""
+
+    def after(self, received: torch.Tensor | None, removed: torch.Tensor | None) -> None:
+        """Take the layer's received attention (batch, head, key) under the cut, None unless it `looks`, and the
+        attention that was removed, (batch, head, query), None where nothing was cut."""
+
+
+_cutter: ContextVar[Cutter | None] = ContextVar("sinkscope_cutter", default=None)
+
+
+@contextmanager
+def cutting(cutter: Cutter | None) -> Iterator[None]:
+    """Let a cutter decide over the passes made inside the block; None changes nothing."""
+    token = _cutter.set(cutter)
+    try:
+        yield
+    finally:
+        _cutter.reset(token)
+
+
+def current_cutter() -> Cutter | None:
+    """The cutter in force, or None."""
+    return _cutter.get()
+
+
+class _Received:
+    """Adds up received attention, (batch, head, key), with weights (batch, query)."""
+
+    def __init__(self, attention: Attention, weights: torch.Tensor) -> None:
+        batch, heads, _, _ = attention.query.shape
+        exact = torch.promote_types(attention.query.dtype, torch.float32)
+        self.sums = torch.zeros(batch, heads, attention.key.shape[2], device=attention.query.device, dtype=exact)
+        self._weights = weights.to(device=self.sums.device, dtype=exact)[:, None, None]  # (batch, 1, 1, query)
+
+    def add(self, start: int, stop: int, probabilities: torch.Tensor) -> None:
+        weights = self._weights[..., start:stop].expand(-1, probabilities.shape[1], -1, -1)
+        self.sums[..., : probabilities.shape[-1]] += torch.matmul(weights, probabilities).squeeze(2)
+
+
+class _Both:
+    def __init__(self, *tallies: Tally) -> None:
+        self._tallies = tallies
+
+    def add(self, start: int, stop: int, probabilities: torch.Tensor) -> None:
+        for tally in self._tallies:
+            tally.add(start, stop, probabilities)
+
+
+def attend(
+    attention: Attention,
+    cutter: Cutter,
+    plain: Callable[[Tally | None], torch.Tensor],
+    watching: Tally | None,
+) -> torch.Tensor:
+    """The output (batch, query, head, dim) of one layer under a cutter.
+
+    plain: the layer without any cut, tallied if there is somebody to tally. watching: whoever watches the pass.
+    """
+    cut = cutter.cut(attention, lambda: _received(attention, cutter.weights(attention)))
+    seen = _Received(attention, cutter.weights(attention)) if cutter.looks else None
+    tallies = [tally for tally in (watching, seen) if tally is not None]
+    tally = _Both(*tallies) if tallies else None
+    if cut is None:
+        output, removed = plain(tally), None
+    else:
+        output, removed = _cut_pass(attention, cut, tally)
+    cutter.after(None if seen is None else seen.sums, removed)
+    return output
+
+
+def _received(attention: Attention, weights: torch.Tensor) -> torch.Tensor:
+    tally = _Received(attention, weights)
+    for start, stop, probabilities in probability_chunks(attention):
+        tally.add(start, stop, probabilities)
+    return tally.sums
+
+
+def _cut_pass(attention: Attention, cut: Cut, tally: Tally | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output (batch, query, head, dim) and the attention removed, (batch, head, query)."""
+    batch, heads, queries, _ = attention.query.shape
+    kv_heads, dim = attention.value.shape[1], attention.value.shape[-1]
+    output = attention.value.new_empty(batch, queries, heads, dim)
+    shares = []
+    for start, stop, probabilities in probability_chunks(attention):
+        seen = probabilities.shape[-1]
+        cut_here = cut.keys[..., None, :seen]
+        if cut.queries is not None:
+            cut_here = cut_here & cut.queries[:, None, start:stop, None]
+        kept, removed = _shares(probabilities, cut.keys[..., :seen], cut.queries, start, stop)
+        mixing = probabilities.masked_fill(cut_here, 0)
+        if not cut.values_only:
+            mixing = mixing / kept.unsqueeze(-1)
+            lost = kept < _LEAST_KEPT
+            if bool(lost.any()):
+                scores = masked_scores(attention, start, stop)
+                mixing, spared = _exactly(scores, cut_here, probabilities, mixing, lost)
+                removed = removed.masked_fill(spared, 0)
+        if tally is not None:
+            tally.add(start, stop, probabilities if cut.values_only else mixing)
+        grouped = mixing.view(batch, kv_heads, -1, seen)
+        value = attention.value[:, :, :seen].to(mixing.dtype)
+        output[:, start:stop] = torch.matmul(grouped, value).view(batch, heads, stop - start, dim).transpose(1, 2)
+        shares.append(removed)
+    return output, torch.cat(shares, dim=2)
+
+
+def _shares(
+    probabilities: torch.Tensor, cut: torch.Tensor, queries: torch.Tensor | None, start: int, stop: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """How much of each row's attention is kept and how much goes, each (batch, head, row).
+
+    Both are summed: one minus the other would lose the digits of what is left beside a strong sink.
+    """
+    sides = torch.stack([cut.logical_not(), cut], dim=-1).to(probabilities.dtype)  # (batch, head, key, 2)
+    kept, removed = torch.matmul(probabilities, sides).unbind(-1)
+    untouched = removed == 0
+    if queries is not None:
+        untouched = untouched | queries[:, None, start:stop].logical_not()
+    # A row that loses nothing stays as it is, bit for bit; so does a row of padding, which has nothing.
+    return kept.masked_fill(untouched, 1), removed.masked_fill(untouched, 0)
+
+
+def _exactly(
+    scores: torch.Tensor, cut: torch.Tensor, probabilities: torch.Tensor, mixing: torch.Tensor, lost: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The rows in `lost`, (batch, head, row), anew: from scores with the cut keys at -inf.
+
+    A row left without any key keeps its probabilities. Returns the probabilities and which rows were spared.
+    """
+    again = torch.softmax(scores.masked_fill(cut, -torch.inf), dim=-1)
+    spared = lost & again[..., 0].isnan()
+    mixing = torch.where(lost.unsqueeze(-1), again, mixing)
+    return torch.where(spared.unsqueeze(-1), probabilities, mixing), spared

@@ -1,0 +1,9 @@
+"""Interventions: mask sinks, or controls in their place, while a model generates.
+
+`MaskSinks` goes into `generate`, `record` and every evaluation as `intervention=`.
+"""
+
+from sinkscope.interventions.controls import CONTROLS, Control, Situation
+from sinkscope.interventions.masking import DETECT, DETECT_FROM, HOW, MaskSinks
+
+__all__ = ["CONTROLS", "DETECT", "DETECT_FROM", "HOW", "Control", "MaskSinks", "Situation"]

@@ -1,0 +1,8 @@
+"""Controls, each a small class: which keys are masked in place of the sinks."""
+
+from sinkscope.interventions.controls.base import Control, Situation
+from sinkscope.interventions.controls.registry import CONTROLS, find_control, load_controls
+
+load_controls(list(__path__), __name__)
+
+__all__ = ["CONTROLS", "Control", "Situation", "find_control"]
