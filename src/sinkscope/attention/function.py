@@ -48,7 +48,7 @@ def attention_forward(
     for name in ("softcap", "position_bias", "s_aux"):
         if kwargs.get(name) is not None:
             raise UserError(
-                f"this model's attention uses {name}, which sinkscope can't watch or change exactly yet; use another one"
+                f"this model's attention uses {name}, which sinkscope can't watch or change yet; use another model"
             )
     attention = Attention(
         query=query,
