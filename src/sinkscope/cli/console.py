@@ -16,6 +16,7 @@ from rich.table import Table
 
 out = Console()
 err = Console(stderr=True)
+_UNLIMITED = 400
 
 
 def counted(number: int, thing: str) -> str:
@@ -37,6 +38,12 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], 
     for row in rows:
         made.add_row(*(_plain(cell) for cell in row))
     return made
+
+
+def print_wide(made: Table) -> None:
+    """Print a table; where no terminal sets the width, as wide as its cells are."""
+    console = out if out.is_terminal else Console(file=out.file, width=_UNLIMITED)
+    console.print(made)
 
 
 def _plain(cell: object) -> str:

@@ -6,6 +6,8 @@ from typing import Any
 import typer
 
 from sinkscope.cli import console
+from sinkscope.cli.groups import takes_groups
+from sinkscope.cli.masking import OneMasking
 from sinkscope.cli.options import (
     BatchSize,
     Chat,
@@ -20,7 +22,6 @@ from sinkscope.cli.options import (
     Revision,
     open_model,
     prompts_from,
-    takes_decoding,
 )
 from sinkscope.decoding import encode_prompts, generate
 from sinkscope.decoding.generation import check_prompts, most_steps, warn_beyond_training
@@ -28,12 +29,13 @@ from sinkscope.decoding.generation import check_prompts, most_steps, warn_beyond
 
 def add_to(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("generate")(takes_decoding(_generate))
+    app.command("generate")(takes_groups(_generate))
 
 
 def _generate(
     model_name: ModelName,
     decoding: DecodingOptions,
+    masking: OneMasking,
     prompt: PromptText = None,
     prompts: PromptFile = None,
     chat: Chat = False,
@@ -46,11 +48,12 @@ def _generate(
 ) -> None:
     """Generate from prompts, with the model's own decoding loop."""
     given = prompts_from(prompt, prompts, limit, chat)
+    intervention = masking.intervention()
     model = open_model(model_name, dtype, device, revision)
     settings = decoding.settings_for(model)
     every = [encode_prompts(model, [one.content])[0] for one in given]
     for tokens in every:
-        check_prompts(model, [tokens], settings)
+        check_prompts(model, [tokens], settings, intervention)
     warn_beyond_training(model, every, settings)
     results: list[dict[str, Any]] = []
     with console.progress(as_json) as bar:
@@ -58,13 +61,22 @@ def _generate(
             batch = given[start : start + batch_size]
             encoded = every[start : start + batch_size]
             task = bar.add_task(f"prompt {start + 1} of {len(given)}", total=most_steps(model, encoded, settings))
-            done = generate(model, encoded, settings, on_step=lambda _, task=task: bar.advance(task))  # type: ignore[misc]
+            done = generate(
+                model,
+                encoded,
+                settings,
+                intervention=intervention,
+                on_step=lambda _, task=task: bar.advance(task),  # type: ignore[misc]
+            )
             bar.remove_task(task)
             for row, (one, tokens) in enumerate(zip(batch, encoded, strict=True)):
                 sequence = done.sequences[row, done.prompt_length - len(tokens) :].tolist()
                 text = None if done.text is None else done.text[row]
                 passes = done.forward_passes
-                results.append({"id": one.id, "text": text, "sequence": sequence, "forward_passes": passes})
+                result: dict[str, Any] = {"id": one.id, "text": text, "sequence": sequence, "forward_passes": passes}
+                if done.removed is not None:
+                    result["removed"] = done.removed.row(row).to_dict()
+                results.append(result)
     if as_json:
         origin = {
             "name": model.name,
@@ -72,7 +84,8 @@ def _generate(
             "dtype": str(model.dtype),
             "device": str(model.device),
         }
-        console.print_json({"model": origin, "settings": asdict(settings), "results": results})
+        masked = {} if intervention is None else {"intervention": intervention.to_dict()}
+        console.print_json({"model": origin, "settings": asdict(settings), **masked, "results": results})
         return
     for result in results:
         if len(results) > 1:

@@ -42,9 +42,9 @@ def options(
 
 def _add_commands() -> None:
     # Imported after the libraries were told to be quiet, which some of them read only once.
-    from sinkscope.cli import demo, evaluate, generate, info, sinks, trace, train
+    from sinkscope.cli import ablate, demo, evaluate, generate, info, sinks, trace, train
 
-    for module in (info, generate, trace, sinks, evaluate, train, demo):
+    for module in (info, generate, trace, sinks, evaluate, ablate, train, demo):
         module.add_to(app)
 
 
@@ -71,7 +71,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         # Writes of zarr that were under way end with the process; asyncio would complain about each of them.
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-        return _fail("interrupted; what was finished is kept (go on: trace with --resume, train by the same command)")
+        return _fail(
+            "interrupted; what was finished is kept (go on: trace and ablate with --resume, train by the same command)"
+        )
     except (BrokenPipeError, SystemExit):
         # The reader of our output went away (`| head`); nothing is wrong, and nothing more can be said.
         # typer exits where it notices first.

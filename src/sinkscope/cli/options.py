@@ -1,17 +1,15 @@
 """Options that several commands take: the model, prompts, and how to generate.
 
-A command asks for `decoding: DecodingOptions` and is wrapped in `takes_decoding`; every field of the class becomes an
+A command asks for `decoding: DecodingOptions` and is wrapped in `takes_groups`; every field of the class becomes an
 option of the command. An option that is not given leaves the family's own setting.
 """
 
-import functools
-import inspect
-from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields, replace
-from typing import Annotated, Any, get_type_hints
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Any
 
 import typer
 
+from sinkscope.cli.groups import OptionGroup
 from sinkscope.decoding import Decoding, Denoising, default_settings
 from sinkscope.decoding.generation import Settings
 from sinkscope.errors import UserError
@@ -39,7 +37,7 @@ BatchSize = Annotated[int, typer.Option(min=1, help="Prompts run together.")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecodingOptions:
+class DecodingOptions(OptionGroup):
     """How to generate, as options. None leaves the family's own setting."""
 
     gen_length: Annotated[int | None, typer.Option(help="Masks to append; 0 fills the masks of the prompt.")] = None
@@ -90,32 +88,6 @@ def _scaled(values: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def takes_decoding(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the fields of `DecodingOptions` as options, in place of its parameter `decoding`."""
-    hints = get_type_hints(DecodingOptions, include_extras=True)
-    options = [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if field.default is MISSING else field.default,
-            annotation=hints[field.name],
-        )
-        for field in fields(DecodingOptions)
-    ]
-    signature = inspect.signature(command, eval_str=True)
-    own = [parameter for parameter in signature.parameters.values() if parameter.name != "decoding"]
-    own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
-
-    @functools.wraps(command)
-    def wrapped(**kwargs: Any) -> None:
-        decoding = DecodingOptions(**{option.name: kwargs.pop(option.name) for option in options})
-        command(decoding=decoding, **kwargs)
-
-    wrapped.__signature__ = signature.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
-    wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in [*own, *options]}
-    return wrapped
-
-
 def prompts_from(text: str | None, file: str | None, limit: int | None, chat: bool) -> list[Prompt]:
     """The prompts of `--prompt` or `--prompts`, exactly one of which must be given.
 
@@ -131,6 +103,22 @@ def _in_chat(prompt: Prompt) -> Prompt:
     if not isinstance(prompt.content, str):
         return prompt
     return replace(prompt, content=[{"role": "user", "content": prompt.content}])
+
+
+def whole_numbers(option: str, text: str) -> tuple[int, ...]:
+    """The numbers of "0,5,10". Raises `UserError` naming the option."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise UserError(f"{option} takes whole numbers with commas between them, got {text!r}") from None
+
+
+def names(option: str, text: str) -> tuple[str, ...]:
+    """The names of "random,lowest". Raises `UserError` for an empty one."""
+    found = tuple(part.strip() for part in text.split(","))
+    if not all(found):
+        raise UserError(f"{option} takes names with commas between them, got {text!r}")
+    return found
 
 
 def open_model(name: str, dtype: str | None, device: str | None, revision: str | None) -> Model:

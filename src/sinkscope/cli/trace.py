@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 import typer
 
 from sinkscope.cli import console
+from sinkscope.cli.groups import takes_groups
+from sinkscope.cli.masking import OneMasking
 from sinkscope.cli.options import (
     BatchSize,
     Chat,
@@ -20,7 +22,7 @@ from sinkscope.cli.options import (
     Revision,
     open_model,
     prompts_from,
-    takes_decoding,
+    whole_numbers,
 )
 from sinkscope.errors import UserError
 from sinkscope.trace import Maps, Progress, Recording, Trace, check_output, record
@@ -28,12 +30,13 @@ from sinkscope.trace import Maps, Progress, Recording, Trace, check_output, reco
 
 def add_to(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("trace")(takes_decoding(_trace))
+    app.command("trace")(takes_groups(_trace))
 
 
 def _trace(
     model_name: ModelName,
     decoding: DecodingOptions,
+    masking: OneMasking,
     out: Annotated[Path, typer.Option(help="Folder of the trace, a zarr store.")],
     prompt: PromptText = None,
     prompts: PromptFile = None,
@@ -65,6 +68,7 @@ def _trace(
         raise UserError("give one of --resume and --overwrite, not both")
     check_output(out, resume=resume, overwrite=overwrite)  # before a model is loaded for nothing
     given = prompts_from(prompt, prompts, limit, chat)
+    intervention = masking.intervention()
     model = open_model(model_name, dtype, device, revision)
     recording = Recording(
         precision=precision,
@@ -86,7 +90,7 @@ def _trace(
 
         trace = record(
             model, given, settings, out=out, recording=recording, batch_size=batch_size, resume=resume,
-            overwrite=overwrite, observer=observe,
+            overwrite=overwrite, observer=observe, intervention=intervention,
         )  # fmt: skip
     _report(trace, as_json)
 
@@ -97,17 +101,10 @@ def _maps(steps: str | None, layers: str | None, heads: str | None, all_layers: 
             raise UserError("--map-layers and --map-heads choose among the maps of --map-steps; give --map-steps too")
         return None
     return Maps(
-        steps=_numbers("--map-steps", steps),
-        layers=tuple(range(all_layers)) if layers is None else _numbers("--map-layers", layers),
-        heads=tuple(range(all_heads)) if heads is None else _numbers("--map-heads", heads),
+        steps=whole_numbers("--map-steps", steps),
+        layers=tuple(range(all_layers)) if layers is None else whole_numbers("--map-layers", layers),
+        heads=tuple(range(all_heads)) if heads is None else whole_numbers("--map-heads", heads),
     )
-
-
-def _numbers(option: str, text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise UserError(f"{option} takes whole numbers with commas between them, got {text!r}") from None
 
 
 def _report(trace: Trace, as_json: bool) -> None:

@@ -64,6 +64,10 @@ class Removed:
         """The first rows alone: with guidance, those with the prompt."""
         return Removed(**{name: value[:rows] for name, value in vars(self).items()})
 
+    def row(self, number: int) -> "Removed":
+        """One row alone."""
+        return Removed(**{name: value[number : number + 1] for name, value in vars(self).items()})
+
     def of(self, rows: torch.Tensor) -> "Removed":
         """The same, zero for rows that are not in `rows` (batch,) boolean."""
         return Removed(**{name: value * rows for name, value in vars(self).items()})

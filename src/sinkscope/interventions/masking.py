@@ -101,6 +101,11 @@ class MaskSinks:
         return self.detect_from == "clean"
 
     @property
+    def draws(self) -> bool:
+        """Whether anything is drawn at random, so that another seed gives other keys."""
+        return self.control is not None and find_control(self.control).noisy
+
+    @property
     def rule(self) -> SinkRule:
         """The sink rule; a number K is `TopK(K)`."""
         return TopK(self.keys) if isinstance(self.keys, int) else self.keys

@@ -1,0 +1,31 @@
+"""Grids of interventions with their controls: what does it cost to mask sinks, and does it cost more than a control?"""
+
+from sinkscope.evaluation.ablation.contrasts import Contrast, contrasts, verdicts
+from sinkscope.evaluation.ablation.grid import Cell, Grid
+from sinkscope.evaluation.ablation.measures import ExactAnswers, MakeMeasure, Measure, find_measure
+from sinkscope.evaluation.ablation.outcomes import Difference, Outcome, difference
+from sinkscope.evaluation.ablation.running import Progress, Row, ablate
+from sinkscope.evaluation.ablation.tables import COLUMNS, as_csv, as_markdown, records, shown
+
+__all__ = [
+    "COLUMNS",
+    "Cell",
+    "Contrast",
+    "Difference",
+    "ExactAnswers",
+    "Grid",
+    "MakeMeasure",
+    "Measure",
+    "Outcome",
+    "Progress",
+    "Row",
+    "ablate",
+    "as_csv",
+    "as_markdown",
+    "contrasts",
+    "difference",
+    "find_measure",
+    "records",
+    "shown",
+    "verdicts",
+]

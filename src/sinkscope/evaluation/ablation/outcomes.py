@@ -1,0 +1,87 @@
+"""What a cell of a grid measured, example by example, so that two cells can be compared in pairs.
+
+A score is a ratio of sums over examples: right answers over questions, log-likelihood over tokens, positions filled
+over positions. Intervals draw examples with replacement (the bootstrap of B. Efron, The Annals of Statistics 7 (1979),
+pages 1 to 26), both sides of a difference the same examples; a share of right answers has Wilson's interval.
+
+Misleads: intervals are about the choice of examples alone, not about training, wording or a control's draws. Where two
+cells agree in every example the interval of their difference has no width.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sinkscope.evaluation.intervals import wilson_interval
+
+RESAMPLES = 2000
+_LEVEL = (2.5, 97.5)
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """Sums of every example, in the order of the examples; score = sum(numerators) / sum(denominators)."""
+
+    numerators: NDArray[np.float64]
+    denominators: NDArray[np.float64]
+    exact: bool
+    """Whether every example is one question, right or wrong."""
+
+    @property
+    def n(self) -> int:
+        """Number of examples."""
+        return len(self.numerators)
+
+    @property
+    def score(self) -> float:
+        """Of all examples together."""
+        return float(self.numerators.sum() / self.denominators.sum())
+
+    def interval(self) -> tuple[float, float]:
+        """95 % interval of the score."""
+        if self.exact:
+            return wilson_interval(int(self.numerators.sum()), self.n)
+        return _interval(_resampled([self], self.n)[0])
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A paired difference of two scores with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def beyond(self) -> bool:
+        """Whether the interval leaves out zero."""
+        return self.low > 0 or self.high < 0
+
+
+def difference(first: Sequence[Outcome], second: Sequence[Outcome]) -> Difference:
+    """Score of the first minus score of the second; each the mean of some outcomes over the same examples."""
+    draws = _resampled([*first, *second], first[0].n)
+    value = _mean([one.score for one in first]) - _mean([one.score for one in second])
+    low, high = _interval(draws[: len(first)].mean(0) - draws[len(first) :].mean(0))
+    return Difference(value, low, high)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _resampled(outcomes: Sequence[Outcome], n: int) -> NDArray[np.float64]:
+    """Scores of the outcomes on the same resamples of the examples, (outcome, resample)."""
+    generator = np.random.default_rng(0)
+    weights = generator.multinomial(n, np.full(n, 1 / n), size=RESAMPLES).astype(np.float64)
+    scores: NDArray[np.float64] = np.stack(
+        [(weights @ one.numerators) / (weights @ one.denominators) for one in outcomes]
+    )
+    return scores
+
+
+def _interval(values: NDArray[np.float64]) -> tuple[float, float]:
+    low, high = np.percentile(values, _LEVEL)
+    return float(low), float(high)
