@@ -135,6 +135,7 @@ def _cut_pass(attention: Attention, cut: Cut, tally: Tally | None) -> tuple[torc
     batch, heads, queries, _ = attention.query.shape
     kv_heads, dim = attention.value.shape[1], attention.value.shape[-1]
     output = attention.value.new_empty(batch, queries, heads, dim)
+    value = attention.value.to(torch.promote_types(attention.query.dtype, torch.float32))
     shares = []
     for start, stop, probabilities in probability_chunks(attention):
         seen = probabilities.shape[-1]
@@ -142,19 +143,23 @@ def _cut_pass(attention: Attention, cut: Cut, tally: Tally | None) -> tuple[torc
         if cut.queries is not None:
             cut_here = cut_here & cut.queries[:, None, start:stop, None]
         kept, removed = _shares(probabilities, cut.keys[..., :seen], cut.queries, start, stop)
-        mixing = probabilities.masked_fill(cut_here, 0)
+        # In place where no gradient needs them: fresh memory for every block would cost more than the arithmetic.
+        mixing = probabilities.clone() if probabilities.requires_grad else probabilities
+        if cut.values_only and tally is not None:
+            tally.add(start, stop, mixing)
+        # On a CPU a product is far faster than filling by a boolean mask.
+        mixing.mul_(cut_here.logical_not().to(mixing.dtype))
         if not cut.values_only:
-            mixing = mixing / kept.unsqueeze(-1)
+            mixing.div_(kept.unsqueeze(-1))
             lost = kept < _LEAST_KEPT
             if bool(lost.any()):
-                scores = masked_scores(attention, start, stop)
-                mixing, spared = _exactly(scores, cut_here, probabilities, mixing, lost)
+                mixing, spared = _exactly(masked_scores(attention, start, stop), cut_here, mixing, lost)
                 removed = removed.masked_fill(spared, 0)
-        if tally is not None:
-            tally.add(start, stop, probabilities if cut.values_only else mixing)
+            if tally is not None:
+                tally.add(start, stop, mixing)
         grouped = mixing.view(batch, kv_heads, -1, seen)
-        value = attention.value[:, :, :seen].to(mixing.dtype)
-        output[:, start:stop] = torch.matmul(grouped, value).view(batch, heads, stop - start, dim).transpose(1, 2)
+        mixed = torch.matmul(grouped, value[:, :, :seen]).view(batch, heads, stop - start, dim)
+        output[:, start:stop] = mixed.transpose(1, 2)
         shares.append(removed)
     return output, torch.cat(shares, dim=2)
 
@@ -166,8 +171,8 @@ def _shares(
 
     Both are summed: one minus the other would lose the digits of what is left beside a strong sink.
     """
-    sides = torch.stack([cut.logical_not(), cut], dim=-1).to(probabilities.dtype)  # (batch, head, key, 2)
-    kept, removed = torch.matmul(probabilities, sides).unbind(-1)
+    sides = torch.stack([cut.logical_not(), cut], dim=2).to(probabilities.dtype)  # (batch, head, 2, key)
+    kept, removed = torch.matmul(sides, probabilities.transpose(-1, -2)).unbind(2)
     untouched = removed == 0
     if queries is not None:
         untouched = untouched | queries[:, None, start:stop].logical_not()
@@ -176,13 +181,13 @@ def _shares(
 
 
 def _exactly(
-    scores: torch.Tensor, cut: torch.Tensor, probabilities: torch.Tensor, mixing: torch.Tensor, lost: torch.Tensor
+    scores: torch.Tensor, cut: torch.Tensor, mixing: torch.Tensor, lost: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The rows in `lost`, (batch, head, row), anew: from scores with the cut keys at -inf.
 
-    A row left without any key keeps its probabilities. Returns the probabilities and which rows were spared.
+    A row left without any key keeps all. Returns the probabilities and which rows were spared.
     """
     again = torch.softmax(scores.masked_fill(cut, -torch.inf), dim=-1)
     spared = lost & again[..., 0].isnan()
     mixing = torch.where(lost.unsqueeze(-1), again, mixing)
-    return torch.where(spared.unsqueeze(-1), probabilities, mixing), spared
+    return torch.where(spared.unsqueeze(-1), torch.softmax(scores, dim=-1), mixing), spared

@@ -57,9 +57,10 @@ def as_csv(rows: Sequence[Row]) -> str:
     return text.getvalue()
 
 
-COLUMNS = ("keys", "masked", "n", "score", "difference", "keys cut", "mass", "[MASK]", "s")
+COLUMNS = ("keys", "masked", "n", "score", "difference", "keys cut", "mass", "by the map", "[MASK]", "s")
 """difference: to the plain run on the same examples; intervals in parentheses. keys cut, mass: of each layer and head,
-see `records`. [MASK]: share of the keys cut that hold the mask token."""
+see `records`. by the map: received attention of what was cut, of that of the sinks, by the map they were found in.
+[MASK]: share of the keys cut that hold the mask token."""
 
 
 def shown(rows: Sequence[Row]) -> dict[str, list[list[str]]]:
@@ -88,9 +89,13 @@ def _shown(one: dict[str, Any]) -> list[str]:
         ""
         if one["difference"] is None
         else f"{one['difference']:+.3f} ({one['difference_low']:+.3f} to {one['difference_high']:+.3f})",
-        *("" if one[name] is None else f"{one[name]:.{digits}f}" for name, digits in _REMOVED),
+        _number(one["keys_cut"], 1),
+        _number(one["mass"], 3),
+        "" if one["cut_mass"] is None else f"{one['cut_mass']:.2f} of {one['sink_mass']:.2f}",
+        _number(one["mask_share"], 2),
         f"{one['seconds']:.1f}",
     ]
 
 
-_REMOVED = (("keys_cut", 1), ("mass", 3), ("mask_share", 2))
+def _number(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
