@@ -243,3 +243,19 @@ def test_what_does_not_fit_the_model_is_refused_before_the_first_pass(
     fitting = {"gen_length": 12, "block_length": 4, "steps": 6, **way}
     with pytest.raises(UserError, match=message):
         denoise(tiny("llada-tiny"), prompts, Denoising(**fitting))  # type: ignore[arg-type]
+
+
+def test_a_masked_first_token_is_predicted_alike_alone_and_padded(tiny: Callable[[str], Model]) -> None:
+    model = tiny("dream-tiny")
+    assert model.family.logit_shift and model.family.mask_token_id == MASK
+    fill = Denoising(gen_length=0, block_length=None, steps=1)
+    generator = torch.Generator().manual_seed(5)
+    for _ in range(20):
+        short = [MASK, *torch.randint(1, 250, (6,), generator=generator).tolist()]
+        long = [*torch.randint(1, 250, (10,), generator=generator).tolist(), MASK]
+        alone, beside = generate(model, [short], fill), generate(model, [short, long], fill)
+        assert beside.sequences[0, 4:].tolist() == alone.sequences[0].tolist()
+        # The first token's own row of logits predicts it.
+        logits = model.network(torch.tensor([short])).logits[0, 0]
+        logits[MASK] = -torch.inf
+        assert int(alone.sequences[0, 0]) == int(logits.argmax())

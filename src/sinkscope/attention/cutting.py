@@ -8,7 +8,7 @@ is what an additive mask of -inf would give, to rounding; but where that mask wo
 here the probabilities of a block of query rows lose the cut columns and are divided by what is left of their sum. That
 needs no more memory than watching, works whatever mask the model has, and tells exactly how much attention was taken.
 Rows that lose nearly everything are computed from masked scores instead, where no digits are lost. A query that would
-lose all its keys keeps them.
+lose all its keys keeps them; where only values are cut, it may lose all its attention.
 
 Layers without a cut are left to SDPA. Costs: two more passes over a block that lies in the cache.
 """
@@ -126,7 +126,7 @@ def attend(
 def _received(attention: Attention, weights: torch.Tensor) -> torch.Tensor:
     tally = _Received(attention, weights)
     for start, stop, probabilities in probability_chunks(attention):
-        tally.add(start, stop, probabilities)
+        tally.add(start, stop, probabilities.detach())
     return tally.sums
 
 
@@ -146,7 +146,7 @@ def _cut_pass(attention: Attention, cut: Cut, tally: Tally | None) -> tuple[torc
         # In place where no gradient needs them: fresh memory for every block would cost more than the arithmetic.
         mixing = probabilities.clone() if probabilities.requires_grad else probabilities
         if cut.values_only and tally is not None:
-            tally.add(start, stop, mixing)
+            tally.add(start, stop, mixing.detach())
         # On a CPU a product is far faster than filling by a boolean mask.
         mixing.mul_(cut_here.logical_not().to(mixing.dtype))
         if not cut.values_only:
@@ -156,11 +156,11 @@ def _cut_pass(attention: Attention, cut: Cut, tally: Tally | None) -> tuple[torc
                 mixing, spared = _exactly(masked_scores(attention, start, stop), cut_here, mixing, lost)
                 removed = removed.masked_fill(spared, 0)
             if tally is not None:
-                tally.add(start, stop, mixing)
+                tally.add(start, stop, mixing.detach())
         grouped = mixing.view(batch, kv_heads, -1, seen)
         mixed = torch.matmul(grouped, value[:, :, :seen]).view(batch, heads, stop - start, dim)
         output[:, start:stop] = mixed.transpose(1, 2)
-        shares.append(removed)
+        shares.append(removed.detach())
     return output, torch.cat(shares, dim=2)
 
 

@@ -27,6 +27,9 @@ class Forward:
     def __init__(self, model: Model, canvas: Canvas) -> None:
         self._network = model.network
         self._shift = model.family.logit_shift
+        # The column of each row's first token, which has no row of logits before it, be that padding or none.
+        self._first = canvas.real.long().argmax(-1, keepdim=True)  # (batch, 1)
+        self._firsts = set(self._first.flatten().tolist())
         accepted = inspect.signature(model.network.forward).parameters
         self._keeps = "logits_to_keep" in accepted
         self._caches = "use_cache" in accepted
@@ -45,11 +48,14 @@ class Forward:
         """Logits (batch, wanted column, token) from feeding tokens[:, fed].
 
         Columns that the cache holds and `fed` leaves out are still attended to. With a logit shift, column i is
-        predicted by row i - 1; the first row fed stands in for a row before it.
+        predicted by row i - 1; the first token of a text by its own row, and so is the first column fed.
         """
         start, stop = fed
         columns = torch.arange(wanted[0] - start, wanted[1] - start, device=tokens.device)
         rows = (columns - 1).clamp(min=0) if self._shift else columns
+        holds_first = self._shift and not self._firsts.isdisjoint(range(*wanted))
+        if holds_first:
+            rows = torch.cat([rows, columns[-1:]])
         kwargs: dict[str, Any] = {}
         if self._mask is not None:
             kwargs["attention_mask"] = self._mask if cache is not None else self._mask[:, :stop]
@@ -63,7 +69,11 @@ class Forward:
             kwargs["logits_to_keep"] = rows
         with asking(groups):
             logits: torch.Tensor = self._network(input_ids=tokens[:, start:stop], **kwargs).logits
-        return logits if self._keeps else logits[:, rows]
+        logits = logits if self._keeps else logits[:, rows]
+        if not holds_first:
+            return logits
+        own = (columns + start == self._first).unsqueeze(-1)  # (batch, wanted column, 1)
+        return torch.where(own, logits[:, 1:], logits[:, :-1])
 
 
 class IntervenedForward(Forward):

@@ -31,7 +31,7 @@ class Choice:
 
 
 class Chooser:
-    """Chooses for a canvas of which the first rows, one for each seed, are the ones that lose keys."""
+    """Chooses for a canvas of which the first rows, one for each seed, may lose keys."""
 
     def __init__(self, plan: MaskSinks, model: Model, canvas: Canvas, seeds: Sequence[int]) -> None:
         self._rule = plan.rule
@@ -49,26 +49,30 @@ class Chooser:
         return torch.zeros_like(tokens) if self._classes is None else self._classes.of(tokens)
 
     def choose(
-        self, received: torch.Tensor, eligible: torch.Tensor, classes: torch.Tensor, real: torch.Tensor
+        self,
+        received: torch.Tensor,
+        eligible: torch.Tensor,
+        classes: torch.Tensor,
+        real: torch.Tensor,
+        due: torch.Tensor,
     ) -> Choice:
         """received, eligible (batch, head, key): the map and the keys that it knows. classes, real (batch, key): of the
-        tokens, and which of them are no padding."""
-        sinks = marked(self._rule, received, eligible) & self._heads
-        sinks[len(self._noise) :] = False
+        tokens, and which of them are no padding. due (batch,): which rows lose keys now."""
+        sinks = marked(self._rule, received, eligible) & self._heads & due.view(-1, 1, 1)
         if self._wanted is not None:
             sinks &= torch.isin(classes, torch.tensor(self._wanted, device=classes.device)).unsqueeze(1)
         if self._control is None:
             return Choice(received=received, sinks=sinks, cut=sinks)
-        noise = self._draw(received, real) if self._control.noisy else torch.zeros_like(received)
+        noise = self._draw(received, real, due) if self._control.noisy else torch.zeros_like(received)
         situation = Situation(received=received, eligible=eligible, sinks=sinks, classes=classes, noise=noise)
         return Choice(received=received, sinks=sinks, cut=self._control.choose(situation))
 
-    def _draw(self, received: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
-        """Uniform noise (batch, head, key) for the real keys of each row that loses any, from the row's generator."""
+    def _draw(self, received: torch.Tensor, real: torch.Tensor, due: torch.Tensor) -> torch.Tensor:
+        """Uniform noise (batch, head, key) for the real keys of each row that is due, from the row's generator."""
         heads, keys = received.shape[1:]
-        noise = torch.zeros(received.shape)
-        for row, (own, count) in enumerate(zip(self._noise, real.sum(-1).tolist(), strict=False)):
-            noise[row, :, keys - count :] = torch.rand(heads, count, generator=own)
+        noise, counts = torch.zeros(received.shape), real.sum(-1).tolist()
+        for row in due.nonzero().flatten().tolist():
+            noise[row, :, keys - counts[row] :] = torch.rand(heads, counts[row], generator=self._noise[row])
         return noise.to(received.device)
 
 

@@ -14,7 +14,7 @@ def marked(rule: SinkRule, received: torch.Tensor, eligible: torch.Tensor) -> to
     """Where `rule` sees a sink among the eligible keys: (batch, head, key) boolean, as `received` and `eligible`."""
     if isinstance(rule, TopK):
         order = received.masked_fill(~eligible, -torch.inf).argsort(dim=-1, descending=True, stable=True)
-        found = torch.zeros_like(eligible).scatter(-1, order[..., : rule.k], True)
+        found = torch.zeros_like(eligible).scatter(-1, order[..., : int(rule.k)], True)
         return found & eligible
     if isinstance(rule, First):
         return eligible & (eligible.cumsum(-1) <= rule.k)

@@ -1,7 +1,9 @@
 """Mask sinks, or controls, while a model generates.
 
-    generate(model, prompts, settings, intervention=MaskSinks(5))                     # the 5 strongest keys, as
-    published generate(model, prompts, settings, intervention=MaskSinks(5, control="random"))   # as many others instead
+    generate(model, prompts, settings, intervention=MaskSinks(5))
+    generate(model, prompts, settings, intervention=MaskSinks(5, control="random"))
+
+The first masks the 5 strongest keys of every layer and head, the second as many others in their place.
 
 As published (arXiv 2510.15731, Table 1): at step t, in every layer and head, the K keys that received most at step t-1
 lose their scores for all queries; step 0 is left alone. For an autoregressive model the map of a step is the last
@@ -9,7 +11,8 @@ query's row, so the prompt is read unharmed and every new token is denied the K 
 
 Where it misleads: under `detect_from="masked"` a key that was masked received nothing, so it is not among the strongest
 at the next step, and top-K masking alternates between two sets of keys (`Removed.repeated_keys` shows it). The paper
-does not say which map it took. `detect_from="clean"` or `detect="same"` mask the same sinks again and again.
+does not say which map it took. `detect_from="clean"` or `detect="same"` mask the same sinks again and again. Controls
+alternate too: keys cut for their mass hold none at the next step, so "equal-mass" then finds less to cut.
 """
 
 from collections.abc import Sequence
@@ -67,8 +70,7 @@ class MaskSinks:
 
     def __post_init__(self) -> None:
         for name in ("layers", "heads", "queries", "classes"):
-            value = getattr(self, name)
-            object.__setattr__(self, name, None if value is None else tuple(value))
+            object.__setattr__(self, name, _listed(name, getattr(self, name)))
         if isinstance(self.keys, bool) or not isinstance(self.keys, int | SinkRule):
             raise UserError(f"keys must be a whole number or a sink rule, got {self.keys!r}")
         if isinstance(self.keys, int) and self.keys < 0:
@@ -83,6 +85,9 @@ class MaskSinks:
         self._check_steps()
 
     def _check_steps(self) -> None:
+        for name, value in (("first_step", self.first_step), ("last_step", self.last_step or 0)):
+            if not isinstance(value, int):
+                raise UserError(f"{name} must be a whole number, got {value!r}")
         first = 1 if self.detect == "previous" else 0
         if self.first_step < first:
             why = "step 0 has no step before it: use detect='same'" if self.first_step == 0 else "steps count from 0"
@@ -136,6 +141,13 @@ class MaskSinks:
         return {**vars(self), "keys": self.keys if isinstance(self.keys, int) else self.keys.settings()}
 
 
+def _listed(name: str, value: Any) -> tuple[Any, ...] | None:
+    """Names or numbers as a tuple; None means all. A single name would fall apart into its letters."""
+    if isinstance(value, str | int):
+        raise UserError(f"{name} must be a list, got {value!r}; write ({value!r},) for one alone")
+    return None if value is None else tuple(value)
+
+
 def _one_of(name: str, value: str, known: Sequence[str]) -> None:
     if value not in known:
         raise UserError(f"unknown {name} {value!r}; choose one of {', '.join(known)}")
@@ -151,6 +163,6 @@ def _each_of(name: str, values: Sequence[str] | None, known: Sequence[str]) -> N
 def _there(kind: str, asked: Sequence[int] | None, count: int, model: str) -> None:
     if asked is not None and not asked:
         raise UserError(f"no {kind} is named, so nothing would be masked; leave it out for all")
-    absent = [index for index in asked or () if not 0 <= index < count]
+    absent = [index for index in asked or () if index not in range(count)]
     if absent:
         raise UserError(f"no {kind} {absent[0]}: {model} has {kind}s 0 to {count - 1}")

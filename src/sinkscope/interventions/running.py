@@ -9,9 +9,11 @@ import torch
 
 from sinkscope.attention import GROUPS, NOT_COUNTED
 from sinkscope.attention.cutting import Cut
+from sinkscope.attention.function import NAME
 from sinkscope.attention.kernels import Attention
 from sinkscope.decoding.canvas import Canvas
 from sinkscope.decoding.intervening import Occasion, Removed
+from sinkscope.errors import UserError
 from sinkscope.families import Model
 from sinkscope.interventions.choosing import Choice, Chooser
 from sinkscope.interventions.memory import Memory
@@ -34,6 +36,8 @@ class Masking:
         self._mask_id = _NO_TOKEN if model.family.mask_token_id is None else model.family.mask_token_id
         self._chooser = Chooser(plan, model, canvas, seeds)
         self._maps, self._cuts = Memory(), Memory()
+        # Passes that each row took part in. Alone it makes no others, so steps, maps and draws follow this number.
+        self._passes = torch.zeros(len(canvas.real), dtype=torch.long, device=canvas.real.device)
 
     def begin(self, occasion: Occasion) -> None:
         """The next pass is about to be made."""
@@ -41,12 +45,21 @@ class Masking:
         self._layer = 0
         self._end = occasion.tokens.shape[1] if self._bidirectional else occasion.fed[1]
         self._counted = occasion.groups != NOT_COUNTED
+        self._taking_part = self._counted.any(-1)
+        self._due = self._taking_part & self._in_time(self._passes)
+        self._due[self._rows :] = False
+        self._any_due = bool(self._due.any())
+        self._new = None if bool(self._taking_part.all()) else self._taking_part  # rows whose maps are to be kept
         self._asking = self._counted & _members(occasion.groups, self._plan.queries)
         self._classes = self._chooser.classes(occasion.tokens)
         self._removed = Removed.nothing(self._rows, occasion.tokens.device)
 
     def finish(self) -> Removed:
-        """What the pass lost, for each row that is no copy."""
+        """What the pass lost, for each row that is no copy. Raises `UserError` where the network called another
+        attention function."""
+        if self._layer == 0:
+            raise UserError(f"no layer's attention came by to be masked; load the model with attention={NAME!r}")
+        self._passes += self._taking_part
         return self._removed
 
     def weights(self, attention: Attention) -> torch.Tensor:
@@ -65,7 +78,7 @@ class Masking:
     def cut(self, attention: Attention, received: Callable[[], torch.Tensor]) -> Cut | None:
         """What this layer loses."""
         keys = attention.key.shape[2]
-        self._choice = self._choose(keys, received) if self._takes_layer and self._takes_step else None
+        self._choice = self._choose(keys, received) if self._takes_layer and self._any_due else None
         if self._choice is None:
             return None
         queries = None if bool(self._asking.all()) else self._asking
@@ -75,19 +88,19 @@ class Masking:
         """Remember the layer's map, and count what it lost."""
         if self._choice is not None and removed is not None:
             self._removed = self._removed.plus(self._count(self._choice, removed))
-            self._cuts.keep(self._layer, self._end, self._choice.cut)
+            self._cuts.keep(self._layer, self._end, self._choice.cut, self._new)
         if received is not None:
-            self._maps.keep(self._layer, self._end, received)
+            self._maps.keep(self._layer, self._end, received, self._new)
         self._layer += 1
 
     @property
     def _takes_layer(self) -> bool:
         return self._plan.layers is None or self._layer in self._plan.layers
 
-    @property
-    def _takes_step(self) -> bool:
-        last = self._plan.last_step
-        return self._plan.first_step <= self._occasion.index and (last is None or self._occasion.index <= last)
+    def _in_time(self, steps: torch.Tensor) -> torch.Tensor:
+        """Which of these numbers of steps are masked."""
+        first, last = self._plan.first_step, self._plan.last_step
+        return (steps >= first) if last is None else (steps >= first) & (steps <= last)
 
     def _choose(self, keys: int, received: Callable[[], torch.Tensor]) -> Choice | None:
         """Sinks and cut, from the map in which sinks are looked for; None where there is no such map yet."""
@@ -104,7 +117,7 @@ class Masking:
         if self._plan.clean_copy:
             seen = seen[self._rows :].repeat(2, 1, 1)
         classes = self._classes[:, first : self._end]
-        return self._chooser.choose(seen, known.unsqueeze(1).expand_as(seen), classes, real)
+        return self._chooser.choose(seen, known.unsqueeze(1).expand_as(seen), classes, real, self._due)
 
     def _count(self, choice: Choice, removed: torch.Tensor) -> Removed:
         """removed (batch, head, query): the attention that each query lost."""

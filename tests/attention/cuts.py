@@ -1,0 +1,123 @@
+"""Inputs, a cutter and an oracle for attention under a cut: plain softmax in float64, an additive mask of -inf."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from sinkscope.attention.cutting import Cut
+from sinkscope.attention.kernels import Attention
+
+BATCH, DIM = 2, 11
+# Probabilities are made in float32 from inputs that are exact for the oracle too: scores of this size carry about 1e-6.
+# Outputs are rounded to the values' dtype, 8 (bfloat16), 11 (float16) or 24 bits.
+PROBABILITIES = {torch.float64: 1e-12, torch.float32: 5e-6, torch.bfloat16: 5e-6, torch.float16: 5e-6}
+OUTPUTS = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
+KINDS = ("none", "causal", "boolean", "boolean per head", "one row", "float", "padding", "float padding")
+
+
+@dataclass
+class Fixed:
+    """A cutter that cuts what it was given, and keeps what it was told."""
+
+    what: Cut | None
+    weight: torch.Tensor
+    looks: bool = True
+    received: torch.Tensor | None = None
+    removed: torch.Tensor | None = None
+    before: torch.Tensor | None = None
+
+    def weights(self, attention: Attention) -> torch.Tensor:
+        assert attention.query.shape[2] == self.weight.shape[1]
+        return self.weight
+
+    def cut(self, attention: Attention, received: Callable[[], torch.Tensor]) -> Cut | None:
+        assert attention.query.ndim == 4
+        self.before = received()
+        return self.what
+
+    def after(self, received: torch.Tensor | None, removed: torch.Tensor | None) -> None:
+        self.received, self.removed = received, removed
+
+
+@dataclass(frozen=True)
+class Expected:
+    """In float64: maps (batch, head, query, key) before and under the cut, output and removed attention."""
+
+    plain: torch.Tensor
+    under: torch.Tensor
+    output: torch.Tensor
+    removed: torch.Tensor
+
+
+def oracle(attention: Attention, visible: torch.Tensor, cut: Cut) -> Expected:
+    """visible: (batch, head, query, key) boolean. A query whose visible keys are all cut keeps them, but for values."""
+    heads = attention.query.shape[1] // attention.key.shape[1]
+    key, value = (part.double().repeat_interleave(heads, dim=1) for part in (attention.key, attention.value))
+    scores = attention.query.double() @ key.transpose(-1, -2) * attention.scale
+    gone = cut.keys.unsqueeze(2).expand(scores.shape)
+    if cut.queries is not None:
+        gone = gone & cut.queries[:, None, :, None]
+    plain = _softmax(scores, visible)
+    if cut.values_only:
+        return Expected(plain, plain, _output(plain.masked_fill(gone, 0), value), (plain * gone).sum(-1))
+    robbed = (visible & ~gone).any(-1, keepdim=True)
+    gone = gone & robbed
+    under = _softmax(scores, visible & ~gone)
+    return Expected(plain, under, _output(under, value), (plain * gone).sum(-1))
+
+
+def _softmax(scores: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+    additive = torch.zeros_like(scores).masked_fill(~visible, -torch.inf)
+    return torch.softmax(scores + additive, dim=-1).nan_to_num(0)  # a row that sees nothing is zero
+
+
+def _output(maps: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    return (maps @ value).transpose(1, 2)
+
+
+def random_attention(
+    kind: str, *, kv_heads: int = 3, groups: int = 2, queries: int = 37, keys: int = 53, dtype: torch.dtype
+) -> tuple[Attention, torch.Tensor]:
+    """An attention call, and which key each query may see, (batch, head, query, key)."""
+    heads = kv_heads * groups
+    if kind in ("causal", "padding", "float padding"):
+        keys = queries
+    query = (2 * torch.randn(BATCH, heads, queries, DIM)).to(dtype)
+    key = (2 * torch.randn(BATCH, kv_heads, keys, DIM)).to(dtype)
+    value = torch.randn(BATCH, kv_heads, keys, DIM).to(dtype)
+    seen = torch.ones(BATCH, 1, queries, keys, dtype=torch.bool)
+    if kind == "causal":
+        seen = seen.tril()
+    elif kind in ("boolean", "float"):
+        seen = torch.rand(BATCH, 1, queries, keys) < 0.6
+        seen[..., -1] = True
+    elif kind == "boolean per head":
+        seen = torch.rand(BATCH, heads, queries, keys) < 0.6
+        seen[..., -1] = True
+    elif kind == "one row":
+        seen = torch.rand(BATCH, 1, 1, keys) < 0.6
+        seen[..., -1] = True
+    elif kind in ("padding", "float padding"):
+        seen[1, :, :, :7] = False
+        seen[1, :, :7] = False  # rows of padding see nothing
+    mask: torch.Tensor | None = seen
+    if kind in ("none", "causal"):
+        mask = None
+    elif kind.startswith("float"):
+        mask = torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)
+    attention = Attention(query=query, key=key, value=value, mask=mask, causal=kind == "causal", scale=0.3)
+    return attention, seen.expand(BATCH, heads, queries, keys)
+
+
+def random_cut(attention: Attention, *, share: float = 0.4, some_queries: bool = True, values: bool = False) -> Cut:
+    """Other keys for every head, none for the second one; nothing for a third of the queries."""
+    heads, queries, keys = attention.query.shape[1], attention.query.shape[2], attention.key.shape[2]
+    lost = torch.rand(BATCH, heads, keys) < share
+    lost[:, 1:2] = False
+    asked = torch.rand(BATCH, queries) < 0.66 if some_queries else None
+    return Cut(keys=lost, queries=asked, values_only=values)
+
+
+def never(_: object = None) -> torch.Tensor:
+    raise AssertionError("a layer with a cut is not passed plainly")
