@@ -170,6 +170,7 @@ def test_what_is_imported_is_declared() -> None:
         *project["dependencies"],
         *project["optional-dependencies"]["gguf"],
         *project["optional-dependencies"]["train"],
+        *project["optional-dependencies"]["eval"],
     ]
     names = {text.split(">")[0].split("=")[0].strip().replace("-", "_") for text in declared}
     # Packages that transformers itself needs and hands on.

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sinkscope.evaluation import TASKS, exact, last_number
+from sinkscope.evaluation import TASKS, exact, first_number, last_number
 from sinkscope.language.vocabulary import decode, encode
 
 WORKS = st.lists(st.sampled_from(["5+3=8", "20-10=10", "8-8=0", "9+ 1 = 1 0"]), min_size=1, max_size=3).map(", ".join)
@@ -61,7 +61,28 @@ def test_every_answer_is_right_as_it_is_and_as_tokens_say_it(work: str) -> None:
     assert not exact(work, work + "1")
 
 
-def test_only_arithmetic_is_scored_by_its_last_number() -> None:
-    scored = {name for name, task in TASKS.items() if task.is_right is last_number}
-    assert scored == {"arithmetic-1", "arithmetic-2", "arithmetic-3"}
-    assert all(task.is_right is exact for name, task in TASKS.items() if name not in scored)
+@pytest.mark.parametrize(
+    ("got", "right"),
+    [
+        ("285", True),
+        ("2 8 5", True),
+        (" 285\n3 more", True),
+        ("it is 285. Or 471", True),
+        ("285 apples", True),
+        ("471, 285", False),
+        ("2850", False),
+        ("2 8 5 0", False),
+        ("28\n5", False),
+        ("-285", False),
+        ("285.5", False),
+        ("two", False),
+        ("", False),
+    ],
+)
+def test_the_first_number_counts(got: str, right: bool) -> None:
+    assert first_number("285", got) is right
+
+
+def test_how_each_task_is_scored() -> None:
+    own = {"passkey": first_number} | {f"arithmetic-{steps}": last_number for steps in (1, 2, 3)}
+    assert {name: task.is_right for name, task in TASKS.items()} == {name: own.get(name, exact) for name in TASKS}

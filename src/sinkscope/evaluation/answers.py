@@ -1,9 +1,9 @@
 """When an answer is right: one small function for each kind of answer.
 
-White space never counts, because a tokenizer with one token a digit may say "12" as "1 2".
+White space does not count, because a tokenizer with one token a digit may say "12" as "1 2".
 
-Misleads: an answer that says more than was asked is wrong for `exact`; `last_number` looks at nothing but the number
-that the answer ends with, so wrong steps with a right end are right.
+Misleads: an answer that says more than was asked is wrong for `exact`, and right for the others if its number is;
+`last_number` looks at nothing but the number that the answer ends with, so wrong steps with a right end are right.
 """
 
 from __future__ import annotations
@@ -29,6 +29,15 @@ def last_number(expected: str, got: str) -> bool:
     """
     number = _result(got)
     return number is not None and number == _result(expected)
+
+
+def first_number(expected: str, got: str) -> bool:
+    """The same first number: what a model says after it does not count, since a language model talks on.
+
+    Spaces are no end of a number, line breaks are.
+    """
+    numbers = _NUMBER.findall(got.replace(" ", ""))
+    return bool(numbers) and numbers[0] == _squeezed(expected)
 
 
 def _squeezed(text: str) -> str:

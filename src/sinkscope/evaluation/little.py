@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import partial
 from random import Random
 
-from sinkscope.evaluation.answers import Scorer, exact, last_number
+from sinkscope.evaluation.answers import Scorer, exact, first_number, last_number
 from sinkscope.evaluation.base import Example, Task
 from sinkscope.language.documents import MAKERS, prompt_text
 from sinkscope.language.problems import Maker, draw
@@ -35,7 +35,7 @@ TASKS: tuple[Task, ...] = (
     _task("arithmetic-1", 12, "a story with one step; the result counts", last_number),
     _task("arithmetic-2", 20, "a story with two steps; the result counts", last_number),
     _task("arithmetic-3", 28, "a story with three steps; the result counts", last_number),
-    _task("passkey", 4, "three digits somewhere in a plain story"),
+    _task("passkey", 4, "three digits somewhere in a plain story; the first number counts", first_number),
     _task("lookup", 4, "the value of one of several keys"),
     _task("tracking", 4, "who has an object that changed hands"),
     _task("copy", 8, "a list of 3 to 6 letters as it is"),

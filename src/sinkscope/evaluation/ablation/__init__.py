@@ -1,18 +1,20 @@
 """Grids of interventions with their controls: what does it cost to mask sinks, and does it cost more than a control?"""
 
+from sinkscope.evaluation.ablation.base import Examples, MakeMeasure, Measure
 from sinkscope.evaluation.ablation.contrasts import Contrast, contrasts, verdicts
 from sinkscope.evaluation.ablation.grid import Cell, Grid
-from sinkscope.evaluation.ablation.measures import ExactAnswers, MakeMeasure, Measure, find_measure
+from sinkscope.evaluation.ablation.measures import MEASURES, find_measure
 from sinkscope.evaluation.ablation.outcomes import Difference, Outcome, difference
 from sinkscope.evaluation.ablation.running import Progress, Row, ablate
 from sinkscope.evaluation.ablation.tables import COLUMNS, as_csv, as_markdown, records, shown
 
 __all__ = [
     "COLUMNS",
+    "MEASURES",
     "Cell",
     "Contrast",
     "Difference",
-    "ExactAnswers",
+    "Examples",
     "Grid",
     "MakeMeasure",
     "Measure",

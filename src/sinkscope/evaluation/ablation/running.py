@@ -19,8 +19,8 @@ import numpy as np
 import torch
 
 from sinkscope.errors import UserError
+from sinkscope.evaluation.ablation.base import Measure, Removal
 from sinkscope.evaluation.ablation.grid import Cell, Grid
-from sinkscope.evaluation.ablation.measures import Measure, Removal
 from sinkscope.evaluation.ablation.outcomes import Outcome
 from sinkscope.evaluation.ablation.store import CellStore, open_cells
 from sinkscope.families import Model

@@ -1,0 +1,111 @@
+"""What the likelihood measures take: checked before the first pass, and sorted into batches.
+
+Costs a look at every token. Misleads: texts are encoded as prompts are, so a tokenizer that puts a token in front of a
+prompt puts it in front of a text.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from sinkscope.decoding import Prompts, encode_prompts
+from sinkscope.decoding.canvas import split_prompts, vocabulary_size
+from sinkscope.errors import TrainedLengthWarning, UserError
+from sinkscope.families import Model
+from sinkscope.interventions import MaskSinks
+
+Observer = Callable[[int], None]
+"""Called after every batch with the number of texts done so far."""
+
+
+def encode_texts(model: Model, texts: Prompts) -> list[list[int]]:
+    """Token ids of each text. Raises `UserError` where there is none, and as `encode_prompts` does."""
+    if not split_prompts(texts):
+        raise UserError("no texts were given; give at least one")
+    return encode_prompts(model, texts)
+
+
+def token_rows(model: Model, rows: Sequence[Any], name: str) -> list[list[int]]:
+    """Token ids as given, each row checked. `name`: how a message calls a row.
+
+    Raises `UserError` for text, and for ids outside the vocabulary.
+    """
+    vocabulary = vocabulary_size(model)
+    checked = []
+    for number, row in enumerate(rows):
+        if isinstance(row, str):
+            raise UserError(f"{name} {number} is text, token ids were wanted; encode it with the model's tokenizer")
+        tokens = [int(token) for token in row]
+        wrong = [token for token in tokens if not 0 <= token < vocabulary]
+        if wrong:
+            raise UserError(
+                f"{name} {number} holds token id {wrong[0]}, the model's vocabulary has ids 0 to {vocabulary - 1}"
+            )
+        checked.append(tokens)
+    return checked
+
+
+def mask_token(model: Model, instead: str) -> int:
+    """The mask token's id. `instead`: what serves a model that has none; named in the `UserError`."""
+    if not model.family.bidirectional:
+        raise UserError(f"{model.name} ({model.family.name}) is autoregressive and has no mask token; use `{instead}`")
+    if model.family.mask_token_id is None:
+        raise UserError(f"no mask token is known for {model.name}; add a tokenizer to its folder that names one")
+    return model.family.mask_token_id
+
+
+def check_count(name: str, value: int) -> None:
+    """Refuse what is no whole number of at least 1."""
+    if not isinstance(value, int) or value < 1:
+        raise UserError(f"{name} must be a whole number of at least 1, got {value!r}")
+
+
+def check_lengths(model: Model, lengths: Sequence[int], kind: str = "text") -> None:
+    """Refuse texts longer than the context. `kind`: how a message calls one."""
+    longest, context = max(lengths), model.family.max_length
+    if longest > context:
+        which = f"the {kind}" if len(lengths) == 1 else f"{kind} {list(lengths).index(longest)}"
+        raise UserError(f"{which} has {longest} tokens, the context of {model.name} is {context}; shorten it")
+
+
+def warn_beyond_training(model: Model, lengths: Sequence[int]) -> None:
+    """Warn, with `TrainedLengthWarning`, of texts longer than any in the model's training."""
+    longest, trained = max(lengths), model.family.trained_length
+    if trained is not None and longest > trained:
+        message = (
+            f"{model.name} was trained on texts of at most {trained} tokens; one here has {longest}, and what stands "
+            f"after the first {trained} may mean nothing"
+        )
+        warnings.warn(message, TrainedLengthWarning, stacklevel=3)
+
+
+def at_work(intervention: MaskSinks | None) -> MaskSinks | None:
+    """The intervention, or None where it masks nothing."""
+    return None if intervention is None or intervention.idle else intervention
+
+
+def check_single_pass(model: Model, intervention: MaskSinks | None, lengths: Sequence[int]) -> None:
+    """Refuse an intervention that needs a step before, where every text of these lengths is read in one pass."""
+    masking = at_work(intervention)
+    if masking is None:
+        return
+    if masking.first_step > 0:
+        raise UserError(
+            f"texts are read in single passes, step 0, and this masks from step {masking.first_step} on: "
+            "use detect='same', first_step=0"
+        )
+    masking.check(model, min(lengths), max(lengths))
+
+
+def batches(lengths: Sequence[int], batch_size: int, alike: Sequence[object]) -> Iterator[list[int]]:
+    """Numbers of texts to run together: of similar length, since padding is computed too, and equal in `alike`."""
+    ranks = {group: rank for rank, group in enumerate(dict.fromkeys(alike))}
+    batch: list[int] = []
+    for number in sorted(range(len(lengths)), key=lambda number: (ranks[alike[number]], lengths[number])):
+        if batch and (len(batch) == batch_size or alike[number] != alike[batch[0]]):
+            yield batch
+            batch = []
+        batch.append(number)
+    yield batch

@@ -1,0 +1,185 @@
+"""The harness's real command line, offline, in processes of its own: few, because it takes seconds to start."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness_runs import LOCAL_TASKS, command, json_lines, letter_causal, letter_llada
+from lm_eval import simple_evaluate
+from lm_eval.tasks import TaskManager
+
+import sinkscope as ss
+from sinkscope.errors import UserError
+from sinkscope.evaluation import evaluate, examples, find_task
+from sinkscope.evaluation.harness import register, registering
+from sinkscope.evaluation.harness.command import main
+from sinkscope.evaluation.harness.model import SinkscopeLM
+from sinkscope.interventions import MaskSinks
+
+RESULT = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+
+
+def lines(name: str) -> list[dict[str, Any]]:
+    return json_lines(LOCAL_TASKS / name)
+
+
+def test_local_files_hold_the_examples_that_they_say() -> None:
+    drawn = [{"prompt": one.prompt, "answer": one.answer} for one in examples(find_task("arithmetic-1"), 24)]
+    assert lines("little_arithmetic.jsonl") == drawn
+    sorted_ones = {one.prompt: one.answer for one in examples(find_task("sort"), 40)}
+    for one in lines("little_choice.jsonl"):
+        assert sorted_ones[one["prompt"]] == one["choices"][one["label"]]
+        assert len(set(one["choices"])) == 4
+    assert all("####" in one["answer"] for one in lines("gsm8k_format.jsonl"))
+
+
+def test_an_autoregressive_twin_scores_as_with_sinkscopes_own_evaluation(tmp_path: Path) -> None:
+    done = command(
+        tmp_path, "--model_args", "pretrained=twin-ar,device=cpu", "--batch_size", "5",
+        "--tasks", "little_arithmetic,little_choice",
+    )  # fmt: skip
+    assert done.code == 0, done.said
+    own = evaluate(ss.load_model("twin-ar", device="cpu"), "arithmetic-1", n=24)
+    assert [bool(one["exact_match"]) for one in done.samples["little_arithmetic"]] == list(own.right)
+    assert done.results["results"]["little_arithmetic"]["exact_match,last-number"] == pytest.approx(own.score)
+    assert done.results["results"]["little_choice"]["acc,none"] > 0.9  # this twin sorts without a mistake
+    generated, scored = done.ours["runs"]
+    assert (generated["task"], generated["requests"], generated["settings"]["max_new_tokens"]) == (
+        "little_arithmetic", 24, 12,
+    )  # fmt: skip
+    assert (scored["task"], scored["requests"], scored["settings"]) == ("little_choice", 64, {"kind": "exact"})
+    assert done.results["config"]["model"] == "sinkscope" and done.results["config"]["model_num_parameters"] > 10**6
+
+
+def test_a_masked_diffusion_twin_scores_as_with_sinkscopes_own_evaluation(tmp_path: Path) -> None:
+    done = command(
+        tmp_path, "--model_args", "pretrained=twin-dlm,top_k=4,control=random,seed=1,device=cpu",
+        "--batch_size", "24", "--tasks", "little_arithmetic", "--limit", "8",
+    )  # fmt: skip
+    assert done.code == 0, done.said
+    masking = MaskSinks(4, control="random", seed=1)
+    model = ss.load_model("twin-dlm", device="cpu")
+    settings = ss.Denoising(gen_length=12, block_length=4, steps=None, seed=1)
+    own = evaluate(model, "arithmetic-1", n=8, settings=settings, intervention=masking)
+    assert own.removed is not None
+    assert [bool(one["exact_match"]) for one in done.samples["little_arithmetic"]] == list(own.right)
+    assert done.ours["intervention"] == json.loads(json.dumps(masking.to_dict()))
+    [run] = done.ours["runs"]
+    assert run["removed"] == pytest.approx(own.removed)
+    assert run["removed"]["keys"] == pytest.approx(4)
+    assert run["forward_passes"] == 12
+
+
+def check_problems(samples: Sequence[Mapping[str, Any]], model: ss.Model, settings: Any, chat: bool) -> None:
+    """Samples of the first problems against what the model answers to each alone, under `MaskSinks(1)`."""
+    for sample, problem in zip(samples, lines("gsm8k_format.jsonl"), strict=False):
+        assert sample["target"] == problem["answer"].split("#### ")[1]
+        text = f"Question: {problem['question']}\nAnswer:"
+        prompt: Any = [{"role": "user", "content": text}] if chat else text
+        alone = ss.generate(model, [prompt], settings, intervention=MaskSinks(1)).text
+        assert alone is not None
+        [[answer]] = sample["resps"]
+        assert answer == alone[0].split("Question:")[0].split("\n\n")[0]
+        numbers = RESULT.findall(answer)
+        assert sample["filtered_resps"] == [numbers[-1] if numbers else "[invalid]"]
+
+
+def test_problems_in_the_format_of_gsm8k_for_a_llada_in_its_chat_template(tmp_path: Path, fixtures: Path) -> None:
+    made = letter_llada(fixtures, tmp_path / "model")
+    done = command(
+        tmp_path / "out", "--model_args", f"pretrained={made},device=cpu,top_k=1,preset=llada-gsm8k,gen_length=24",
+        "--batch_size", "2", "--tasks", "gsm8k_format", "--limit", "3", "--apply_chat_template",
+    )  # fmt: skip
+    assert done.code == 0, done.said
+    model = ss.load_model(made, device="cpu")
+    assert len(done.samples["gsm8k_format"]) == 3
+    check_problems(
+        done.samples["gsm8k_format"], model, ss.Denoising(gen_length=24, block_length=8, steps=None), chat=True
+    )
+    assert done.results["results"]["gsm8k_format"]["sample_len"] == 3
+    assert done.ours["preset"]["name"] == "llada-gsm8k" and done.ours["runs"][0]["removed"]["keys"] == 1
+    assert done.results["chat_template"] == model.tokenizer.chat_template  # type: ignore[union-attr]
+
+
+def test_problems_in_the_format_of_gsm8k_for_an_autoregressive_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = letter_causal(tmp_path / "model")
+    monkeypatch.chdir(LOCAL_TASKS)
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    register()
+    found = simple_evaluate(
+        model="sinkscope", model_args=f"pretrained={made},device=cpu,top_k=1,max_new_tokens=24,batch_size=2",
+        tasks=["gsm8k_format"], limit=3, bootstrap_iters=0,
+        task_manager=TaskManager(include_path=str(LOCAL_TASKS), include_defaults=False),
+    )  # fmt: skip
+    assert len(found["samples"]["gsm8k_format"]) == 3
+    check_problems(
+        found["samples"]["gsm8k_format"], ss.load_model(made, device="cpu"), ss.Decoding(max_new_tokens=24), chat=False
+    )
+    [run] = found["config"]["sinkscope"]["runs"]
+    assert run["removed"]["keys"] == 1 and run["requests"] == 3
+
+
+def test_a_task_of_the_hub_is_refused_offline_in_one_line_before_weights_are_read(tmp_path: Path) -> None:
+    done = command(tmp_path, "--model_args", "pretrained=twin-ar,device=cpu", "--tasks", "gsm8k")
+    assert done.code == 2
+    last = done.said.strip().splitlines()[-1]
+    assert last.startswith("sinkscope-lm-eval: a task needs what can't be had here: Couldn't reach 'openai/gsm8k'")
+    assert "dataset_path: json" in last and "--include_path" in last
+    assert "Traceback" not in done.said and "Loading weights" not in done.said
+
+
+def test_registering_is_done_once_and_keeps_the_models_of_the_harness() -> None:
+    register()
+    register()
+    from lm_eval.api.registry import get_model
+
+    assert get_model("sinkscope") is SinkscopeLM
+    assert get_model("dummy").__name__ == "DummyLM"
+
+
+def test_without_the_harness_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registering, "find_spec", lambda _: None)
+    with pytest.raises(UserError, match=r"pip install 'sinkscope\[eval\]'"):
+        register()
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        (UserError("mend\nthis"), "mend this"),
+        (FileNotFoundError("Unable to find 'x.jsonl'"), "Unable to find 'x.jsonl'; offline, give a task"),
+    ],
+)
+def test_mistakes_end_in_one_line(
+    raised: Exception, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise raised
+
+    monkeypatch.setattr("lm_eval.__main__.cli_evaluate", fail)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("sinkscope-lm-eval: ") and said in line
+
+
+def test_what_the_harness_refuses_is_one_line_and_other_errors_are_not_hidden(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["lm_eval", "run", "--model", "dummy", "--tasks", "x", "--log_samples"])
+    with pytest.raises(SystemExit):
+        main()
+    assert capsys.readouterr().err.splitlines()[-1].startswith("sinkscope-lm-eval: Specify --output_path")
+
+    def fail() -> None:
+        raise ValueError("a fault of ours")
+
+    monkeypatch.setattr("lm_eval.__main__.cli_evaluate", fail)
+    with pytest.raises(ValueError, match="a fault of ours"):
+        main()
