@@ -28,6 +28,13 @@ class Outcome:
         return found
 
     @property
+    def mistake(self) -> str:
+        """The one line that says what was wrong, with exit code 2."""
+        assert self.code == 2, self.out
+        [line] = self.err.strip().splitlines()
+        return line
+
+    @property
     def table(self) -> str:
         """What people see, with nothing on standard error."""
         assert self.code == 0, self.err

@@ -10,9 +10,11 @@ from sinkscope.cli.groups import takes_groups
 from sinkscope.cli.masking import MaskingOptions
 from sinkscope.cli.options import BatchSize, Device, Dtype, Json, Revision, names, open_model, whole_numbers
 from sinkscope.errors import UserError
-from sinkscope.evaluation import LITTLE, ROOM
+from sinkscope.evaluation import ROOM
 from sinkscope.evaluation.ablation import (
     COLUMNS,
+    MEASURES,
+    Examples,
     Grid,
     Measure,
     Progress,
@@ -28,7 +30,7 @@ from sinkscope.evaluation.ablation import (
 )
 from sinkscope.families import Model
 from sinkscope.interventions import CONTROLS
-from sinkscope.sinks import Excess, SinkRule
+from sinkscope.sinks import Excess, First, SinkRule
 
 
 def add_to(app: typer.Typer) -> None:
@@ -41,13 +43,16 @@ def _ablate(
     masking: MaskingOptions,
     task: Annotated[
         list[str],
-        typer.Option(help=f"May be repeated: {', '.join((*LITTLE, 'perplexity', 'infilling'))}."),
+        typer.Option(help=f"May be repeated: {', '.join(MEASURES)}."),
     ],
     top_k: Annotated[str, typer.Option(metavar="0,1,...", help="Numbers of keys to mask.")] = "0,1,5,10",
     epsilon: Annotated[
         str | None, typer.Option(metavar="2,3,...", help="Also mask all keys beyond these epsilons (rule excess).")
     ] = None,
     scale: Annotated[str, typer.Option(help="Scale of those epsilons: sum, percent or mean.")] = "sum",
+    first: Annotated[
+        str | None, typer.Option(metavar="1,2,...", help="Also mask the first keys, so many: a static sink.")
+    ] = None,
     control: Annotated[
         str, typer.Option(metavar="NAME,...", help=f"Controls, or none: {', '.join(sorted(CONTROLS))}.")
     ] = "random,equal-mass",
@@ -55,6 +60,9 @@ def _ablate(
     n: Annotated[int, typer.Option("--n", "--limit", min=1, help="Examples of each task.")] = 500,
     seed: Annotated[int, typer.Option(help="Seed of the examples.")] = 0,
     room: Annotated[int, typer.Option(min=1, help="Tokens that an example's text may take.")] = ROOM,
+    texts: Annotated[
+        str | None, typer.Option(help="Texts of perplexity and infilling: little, prose, reactions, or a FILE.")
+    ] = None,
     batch_size: BatchSize = 64,
     out: Annotated[Path | None, typer.Option(help="Folder that keeps finished cells, and the tables.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Take over the cells that the folder holds.")] = False,
@@ -67,16 +75,15 @@ def _ablate(
     if resume and out is None:
         raise UserError("--resume needs --out, the folder that holds the cells")
     grid = Grid(
-        keys=(*whole_numbers("--top-k", top_k), *_rules(epsilon, scale)),
+        keys=(*whole_numbers("--top-k", top_k), *_first(first), *_beyond(epsilon, scale)),
         controls=() if control == "none" else names("--control", control),
         draws=draws,
         masking=masking.masking(),
     )
     find = [find_measure(name) for name in dict.fromkeys(task)]  # before a model is loaded for nothing
     models = [open_model(name, dtype, device, revision) for name in dict.fromkeys(model_names)]
-    measures = [
-        (model, make(model, n=n, seed=seed, room=room, batch_size=batch_size)) for model in models for make in find
-    ]
+    examples = Examples(n=n, seed=seed, room=room, texts=texts, batch_size=batch_size)
+    measures = [(model, make(model, examples)) for model in models for make in find]
     rows = _run(measures, grid, out, resume, as_json)
     if out is not None:
         (out / "table.md").write_text(as_markdown(rows) + "\n" + "\n".join(verdicts(rows)) + "\n", encoding="utf-8")
@@ -84,7 +91,11 @@ def _ablate(
     _report(rows, as_json)
 
 
-def _rules(epsilons: str | None, scale: str) -> list[SinkRule]:
+def _first(counts: str | None) -> list[SinkRule]:
+    return [] if counts is None else [First(count) for count in whole_numbers("--first", counts)]
+
+
+def _beyond(epsilons: str | None, scale: str) -> list[SinkRule]:
     if epsilons is None:
         return []
     try:

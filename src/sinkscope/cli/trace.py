@@ -64,9 +64,7 @@ def _trace(
     as_json: Json = False,
 ) -> None:
     """Record received attention for every step, layer, head and token."""
-    if resume and overwrite:
-        raise UserError("give one of --resume and --overwrite, not both")
-    check_output(out, resume=resume, overwrite=overwrite)  # before a model is loaded for nothing
+    _check_options(out, resume, overwrite)
     given = prompts_from(prompt, prompts, limit, chat)
     intervention = masking.intervention()
     model = open_model(model_name, dtype, device, revision)
@@ -93,6 +91,13 @@ def _trace(
             overwrite=overwrite, observer=observe, intervention=intervention,
         )  # fmt: skip
     _report(trace, as_json)
+
+
+def _check_options(out: Path, resume: bool, overwrite: bool) -> None:
+    """Before a model is loaded for nothing."""
+    if resume and overwrite:
+        raise UserError("give one of --resume and --overwrite, not both")
+    check_output(out, resume=resume, overwrite=overwrite)
 
 
 def _maps(steps: str | None, layers: str | None, heads: str | None, all_layers: int, all_heads: int) -> Maps | None:
