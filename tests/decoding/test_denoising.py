@@ -135,6 +135,24 @@ def test_suppressed_tokens_do_not_appear_and_deferred_ones_come_last(tiny: Calla
     assert set(came[first:]) <= {late}
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_positions_are_ordered_without_the_deferred_tokens(tiny: Callable[[str], Model], seed: int) -> None:
+    # LLaDA's `confidence_eos_eot_inf` at temperature 0: these tokens' logits are -inf where confidences are taken.
+    model = tiny("llada-tiny")
+    prompt = torch.randint(0, 250, (7,), generator=torch.Generator().manual_seed(seed)).tolist()
+    logits = model.network(torch.tensor([[*prompt, *[MASK] * 6]])).logits[0, 7:]
+    logits[:, MASK] = -torch.inf
+    predicted = logits.argmax(-1)
+    deferred = [int(token) for token in logits.topk(2).indices[:, 1].unique()]  # second choices, often likely ones
+    without = logits.clone()
+    without[:, deferred] = -torch.inf
+    confidence = without.softmax(-1).gather(-1, predicted.unsqueeze(-1)).squeeze(-1)
+    confidence = confidence.masked_fill(torch.isin(predicted, torch.tensor(deferred)), -1)
+    way = Denoising(gen_length=6, block_length=6, steps=6, defer=tuple(deferred))
+    first = next(denoise(model, prompt, way))
+    assert first.committed[0, 7:].nonzero().flatten().tolist() == [int(confidence.argmax())]
+
+
 def test_masks_inside_the_prompt_are_filled(tiny: Callable[[str], Model]) -> None:
     model = tiny("llada-tiny")
     with_masks = [[5, MASK, 9, MASK], [MASK, 4]]

@@ -14,6 +14,7 @@ first position and nothing else, as in Fast-dLLM: its predictor lies outside the
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -247,8 +248,13 @@ class _Run:
         candidates = Candidates(probabilities=probabilities, tokens=tokens, uniform=uniform)
         confidence = order = CONFIDENCE[self._settings.confidence].score(candidates)
         if self._settings.defer:
-            late = torch.isin(tokens, torch.tensor(self._settings.defer, device=tokens.device))
-            order = confidence.masked_fill(late, -torch.inf)
+            # As in LLaDA at temperature 0: the others are ordered by what they are without the deferred tokens.
+            deferred = torch.tensor(self._settings.defer, device=tokens.device)
+            rest = probabilities.index_fill(-1, deferred, 0)
+            rest = rest / rest.sum(-1, keepdim=True).clamp(min=torch.finfo(rest.dtype).tiny)
+            late = torch.isin(tokens, deferred)
+            order = CONFIDENCE[self._settings.confidence].score(replace(candidates, probabilities=rest))
+            order = order.masked_fill(late, -torch.inf)
         return Predictions(rows=rows, columns=columns, tokens=tokens, confidence=confidence, order=order)
 
     def _logits(
