@@ -19,24 +19,8 @@ def twin(twin_folders: dict[str, Path]) -> Path:
 
 
 def test_a_grid_is_run_kept_and_taken_up_again(sinkscope: Command, twin: Path, tmp_path: Path) -> None:
-    given = (
-        "ablate",
-        twin,
-        "--task",
-        "copy",
-        "--n",
-        4,
-        "--room",
-        24,
-        "--top-k",
-        "0,2",
-        "--epsilon",
-        "2",
-        "--first",
-        "1",
-        "--control",
-    )
-    given += ("random,lowest", "--out", tmp_path / "grid")
+    options = "--task copy --n 4 --room 24 --top-k 0,2 --epsilon 2 --first 1 --control random,lowest"
+    given = ("ablate", twin, *options.split(), "--out", tmp_path / "grid")
     found = sinkscope(*given, "--json").document
     assert [(cell["keys"], cell["masked"]) for cell in found["cells"]] == [
         ("none", "plain"),

@@ -101,13 +101,7 @@ def test_the_first_step_is_left_alone_bit_for_bit(tiny: Callable[[str], Model], 
 
 
 ALONE = [
-    pytest.param(
-        way,
-        name,
-        marks=pytest.mark.xfail(strict=True, reason="a row that waits for others goes on counting its own steps"),
-    )
-    if way in WAITING
-    else (way, name)
+    (way, name)
     for way in WAYS
     for name in INTERVENTIONS
     if way in ("blocks", "threshold") or name in ("published", "random", "clean")
@@ -150,11 +144,12 @@ def test_rows_that_ended_are_neither_cut_nor_counted(causal: Model) -> None:
 
 
 @pytest.mark.parametrize("name", ["random", "equal-mass", "mask-matched"])
-def test_draws_depend_on_the_seed_and_the_prompt(tiny: Callable[[str], Model], name: str) -> None:
+@pytest.mark.parametrize("way", ["blocks", "guided"])
+def test_draws_depend_on_the_seed_and_the_prompt(tiny: Callable[[str], Model], way: str, name: str) -> None:
     model = tiny("llada-tiny")
 
     def lost(seed: int, prompts: list[list[int]]) -> torch.Tensor:
-        seen = passes(model, prompts, BLOCKS, MaskSinks(2, control=name, seed=seed))
+        seen = passes(model, prompts, WAYS[way], MaskSinks(2, control=name, seed=seed))
         return torch.stack([now.lost(row)[..., -8:] for now in seen[1:2] for row in range(len(prompts))])
 
     first = lost(0, PROMPTS)

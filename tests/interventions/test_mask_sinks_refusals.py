@@ -106,6 +106,13 @@ def test_one_key_may_be_left_and_a_rule_may_just_fire(tiny: Callable[[str], Mode
         MaskSinks(Excess(12.9)).check(model, 9, 12)
 
 
+def test_queries_that_an_autoregressive_model_never_makes(causal_folder: Path) -> None:
+    model = load_model(causal_folder, device="cpu")
+    with pytest.raises(UserError, match="its queries are of the groups all, all-committed, committed, prompt"):
+        MaskSinks(1, queries=("masked", "block")).check(model, 9, 13)
+    MaskSinks(1, queries=("masked", "committed")).check(model, 9, 13)
+
+
 def test_what_needs_a_mask_token(causal_folder: Path) -> None:
     model = load_model(causal_folder, device="cpu")
     for intervention, message in (

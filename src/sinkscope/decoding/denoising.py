@@ -200,9 +200,10 @@ class _Run:
     def _advance(self, block: Block) -> Step:
         """One forward pass and its commits."""
         seen = self._tokens.clone()
-        groups = self._groups(block.number)[:, block.fed[0] : block.fed[1]]
         open_now = self._open(block.number)
         takes_part = self._takes_part(block, open_now)
+        groups = self._groups(block.number)[:, block.fed[0] : block.fed[1]]
+        groups = groups.masked_fill(~takes_part.unsqueeze(-1), NOT_COUNTED)  # alone it would not ask
         only_first = block.cache is not None and block.step == 0 and self._model.family.logit_shift
         if only_first:
             open_now = open_now & (torch.arange(open_now.shape[1], device=open_now.device) == block.bounds[0])

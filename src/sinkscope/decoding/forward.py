@@ -89,7 +89,6 @@ class IntervenedForward(Forward):
         both = doubled(canvas) if self._copies else canvas
         super().__init__(model, both)
         self._intervening = intervention.start(model, both, seeds, self._copies)
-        self._index = 0
 
     def __call__(
         self,
@@ -102,10 +101,9 @@ class IntervenedForward(Forward):
         """As `Forward`; logits of the rows that the intervention is about."""
         if self._copies:
             tokens, groups = tokens.repeat(2, 1), groups.repeat(2, 1)
-        self._intervening.begin(Occasion(index=self._index, tokens=tokens, fed=fed, groups=groups))
+        self._intervening.begin(Occasion(tokens=tokens, fed=fed, groups=groups))
         with cutting(self._intervening):
             logits = super().__call__(tokens, fed, wanted, groups, cache)
-        self._index += 1
         self.removed = self._intervening.finish()
         return logits[: self._rows]
 

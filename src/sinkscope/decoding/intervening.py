@@ -19,14 +19,12 @@ from sinkscope.families import Model
 class Occasion:
     """The pass that is about to be made."""
 
-    index: int
-    """Number of the forward pass, from 0."""
     tokens: torch.Tensor
     """(batch, position) token ids that are there to be attended to."""
     fed: tuple[int, int]
     """Columns whose queries are computed, first and one past the last."""
     groups: torch.Tensor
-    """(batch, query) who asks: index into `attention.GROUPS`, -1 for padding."""
+    """(batch, query) who asks: index into `attention.GROUPS`, -1 for padding and for rows that wait for others."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

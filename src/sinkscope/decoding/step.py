@@ -32,7 +32,7 @@ class Step:
     confidence: torch.Tensor
     """(batch, position) float32, confidence of what was committed now, NaN elsewhere."""
     groups: torch.Tensor
-    """(batch, query) who asks: index into `attention.GROUPS`, -1 for padding."""
+    """(batch, query) who asks: index into `attention.GROUPS`, -1 for padding and for rows that take no part."""
     takes_part: torch.Tensor
     """(batch,) boolean: rows that would make this pass alone too; the others are done and only carried along."""
     removed: Removed | None = None

@@ -33,6 +33,8 @@ from sinkscope.sinks.rules import KeyCounts
 DETECT = ("previous", "same")
 DETECT_FROM = ("masked", "clean")
 HOW = ("scores", "values")
+_ASKING = frozenset({"prompt", "committed", "all-committed", "all"})
+"""Groups that queries of an autoregressive model belong to."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class MaskSinks:
     """Which keys are masked, where, and how.
 
     keys: a number K, for the K keys that receive most (0 masks nothing); or a sink rule, `Excess(3.0)` for example;
-        `First(1)` is the first token always.
+        `First(1)` is the first token always (of a cache that slides, the oldest in it).
     control: None masks the sinks; or the name of a control, which chooses other keys in their place.
     detect: "previous", by the map of the step before, as published; or "same", by the map of this very step before the
         mask, which costs a second pass over the scores.
@@ -129,6 +131,11 @@ class MaskSinks:
             raise UserError(f"control {self.control!r} needs mask tokens, {model.name} has none; use another control")
         if no_masks and self.classes == ("mask",):
             raise UserError(f"{model.name} has no mask token, so no key of class 'mask'; name other classes")
+        if not model.family.bidirectional and self.queries is not None and not _ASKING.intersection(self.queries):
+            raise UserError(
+                f"{model.name} is autoregressive: its queries are of the groups {', '.join(sorted(_ASKING))}, "
+                f"none of which is in queries={self.queries}"
+            )
         if model.network.config._attn_implementation != NAME:
             raise UserError(f"{model.name} was loaded with another attention function; load it with attention={NAME!r}")
 
