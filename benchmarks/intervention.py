@@ -41,7 +41,7 @@ def _additive_attention(model: Model, count: int) -> Iterator[None]:
     strongest: dict[int, torch.Tensor] = {}
 
     def attention(
-        module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, **_: Any
+        module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, _: Any, **__: Any
     ) -> tuple[torch.Tensor, None]:
         scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
         layer = int(module.layer_idx)  # type: ignore[arg-type]
