@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sink_samples import LAWS, row
 
 from sinkscope.errors import UserError
-from sinkscope.sinks import RULES, Excess, SinkRule, Threshold, TopK, ZScore, find_sinks, make_rule, mark_sinks
+from sinkscope.sinks import RULES, Excess, First, SinkRule, Threshold, TopK, ZScore, find_sinks, make_rule, mark_sinks
 from sinkscope.sinks.rules.excess import excess
 
 UNIT = {"percent": 100.0, "mean": 1.0}
@@ -21,7 +21,11 @@ RULES_IN_USE: list[SinkRule] = [
     ZScore(1.3),
     Threshold(0.19),
     TopK(2),
+    First(2),
 ]
+
+LOOKING = [rule for rule in RULES_IN_USE if rule.name != "first"]
+"""Those that look at attention: the first keys are sinks by their place alone."""
 
 # Multiples of 2^-10 add up without rounding in any order, so no law is lost to the last bit.
 shares = st.lists(st.integers(0, 64), min_size=5, max_size=17).map(lambda parts: np.array(parts) / 1024)
@@ -53,6 +57,7 @@ def test_every_registered_rule_is_tried_here() -> None:
         (TopK(1), [True, False, False, False, False]),
         (TopK(3), [True, True, True, False, False]),  # the first of three equals
         (TopK(5), [True] * 5),
+        (First(2), [True, True, False, False, False]),
     ],
 )
 def test_a_row_worked_out_by_hand(rule: SinkRule, expected: list[bool]) -> None:
@@ -82,7 +87,7 @@ def test_excess_is_the_leave_one_out_mean(values: np.ndarray, scale: str, size: 
     assert marked(values, Excess(epsilon, scale)) == (closed > 0).tolist()
 
 
-@pytest.mark.parametrize("rule", RULES_IN_USE, ids=lambda rule: str(rule))
+@pytest.mark.parametrize("rule", LOOKING, ids=lambda rule: str(rule))
 @LAWS
 @given(values=shares, data=st.data())
 def test_moving_positions_moves_the_sinks(rule: SinkRule, values: np.ndarray, data: st.DataObject) -> None:
