@@ -21,7 +21,7 @@ from typing import Protocol
 
 import torch
 
-from sinkscope.attention.kernels import Attention, Tally, masked_scores, probability_chunks
+from sinkscope.attention.kernels import Attention, Tally, masked_scores, mixer, probability_chunks
 
 _LEAST_KEPT = 1e-20
 """Below this what is left of a row may have lost digits to underflow, in float32 first."""
@@ -132,10 +132,7 @@ def _received(attention: Attention, weights: torch.Tensor) -> torch.Tensor:
 
 def _cut_pass(attention: Attention, cut: Cut, tally: Tally | None) -> tuple[torch.Tensor, torch.Tensor]:
     """Output (batch, query, head, dim) and the attention removed, (batch, head, query)."""
-    batch, heads, queries, _ = attention.query.shape
-    kv_heads, dim = attention.value.shape[1], attention.value.shape[-1]
-    output = attention.value.new_empty(batch, queries, heads, dim)
-    value = attention.value.to(torch.promote_types(attention.query.dtype, torch.float32))
+    output, mix = mixer(attention)
     shares = []
     for start, stop, probabilities in probability_chunks(attention):
         seen = probabilities.shape[-1]
@@ -157,9 +154,7 @@ def _cut_pass(attention: Attention, cut: Cut, tally: Tally | None) -> tuple[torc
                 removed = removed.masked_fill(spared, 0)
             if tally is not None:
                 tally.add(start, stop, mixing.detach())
-        grouped = mixing.view(batch, kv_heads, -1, seen)
-        mixed = torch.matmul(grouped, value[:, :, :seen]).view(batch, heads, stop - start, dim)
-        output[:, start:stop] = mixed.transpose(1, 2)
+        mix(start, stop, mixing)
         shares.append(removed.detach())
     return output, torch.cat(shares, dim=2)
 

@@ -134,18 +134,27 @@ def visible_rows(mask: torch.Tensor) -> torch.Tensor:
 def one_pass(attention: Attention, tally: Tally, sdpa: Callable[[], torch.Tensor]) -> torch.Tensor:
     """Output from the probabilities that are tallied. Returns (batch, query, head, dim). `sdpa` is not called."""
     del sdpa
-    batch, heads, queries, _ = attention.query.shape
-    kv_heads, dim = attention.value.shape[1], attention.value.shape[-1]
-    exact = torch.promote_types(attention.query.dtype, torch.float32)
-    value = attention.value.to(exact)
-    output = attention.value.new_empty(batch, queries, heads, dim)
+    output, mix = mixer(attention)
     for start, stop, probabilities in probability_chunks(attention):
         tally.add(start, stop, probabilities.detach())
+        mix(start, stop, probabilities)
+    return output
+
+
+def mixer(attention: Attention) -> tuple[torch.Tensor, Callable[[int, int, torch.Tensor], None]]:
+    """An output (batch, query, head, dim), and a function (start, stop, probabilities) that fills its rows."""
+    batch, heads, queries, _ = attention.query.shape
+    kv_heads, dim = attention.value.shape[1], attention.value.shape[-1]
+    value = attention.value.to(torch.promote_types(attention.query.dtype, torch.float32))
+    output = attention.value.new_empty(batch, queries, heads, dim)
+
+    def mix(start: int, stop: int, probabilities: torch.Tensor) -> None:
         seen = probabilities.shape[-1]
         grouped = probabilities.view(batch, kv_heads, -1, seen)
         mixed = torch.matmul(grouped, value[:, :, :seen]).view(batch, heads, stop - start, dim)
         output[:, start:stop] = mixed.transpose(1, 2)
-    return output
+
+    return output, mix
 
 
 def two_pass(attention: Attention, tally: Tally, sdpa: Callable[[], torch.Tensor]) -> torch.Tensor:

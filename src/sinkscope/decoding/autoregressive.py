@@ -46,15 +46,18 @@ def check_decoding(
     intervention: Intervention | None = None,
 ) -> None:
     """Raise `UserError` for prompts, given as token ids, that can't be continued with these settings."""
-    if model.family.bidirectional:
-        raise UserError(
-            f"{model.name} ({model.family.name}) sees in both directions; use `denoise` and Denoising settings"
-        )
+    check_autoregressive(model, "`denoise` and Denoising settings")
     check_context(model, max(map(len, encoded)), settings.max_new_tokens, "max_new_tokens")
     check_token_ids(model, "suppress", settings.suppress)
     if intervention is not None and not intervention.idle:
         lengths = [len(tokens) for tokens in encoded]
         intervention.check(model, min(lengths), max(lengths) + settings.max_new_tokens)
+
+
+def check_autoregressive(model: Model, instead: str) -> None:
+    """Raise `UserError` for a model that sees in both directions. `instead`: what serves it."""
+    if model.family.bidirectional:
+        raise UserError(f"{model.name} ({model.family.name}) sees in both directions; use {instead}")
 
 
 def default_decoding(model: Model) -> Decoding:

@@ -90,6 +90,16 @@ def check_token_ids(model: Model, name: str, ids: Sequence[int], never: Sequence
         raise UserError(f"{name} leaves no token to predict; name fewer of the {vocabulary} ids")
 
 
+def mask_token(model: Model, unfit: str) -> int:
+    """The mask token's id. Raises `UserError` where there is none; `unfit`: what a message says of a model that is
+    autoregressive."""
+    if not model.family.bidirectional:
+        raise UserError(f"{model.name} ({model.family.name}) {unfit}")
+    if model.family.mask_token_id is None:
+        raise UserError(f"no mask token is known for {model.name}; add a tokenizer to its folder that names one")
+    return model.family.mask_token_id
+
+
 def check_context(model: Model, prompt_length: int, new_tokens: int, name: str) -> None:
     """Refuse what does not fit the model's context. `name`: the setting that asks for `new_tokens`."""
     total, context = prompt_length + new_tokens, model.family.max_length

@@ -28,6 +28,7 @@ from sinkscope.decoding.canvas import (
     doubled,
     encode_prompts,
     lay_out,
+    mask_token,
     which_prompt,
 )
 from sinkscope.decoding.choice import Block, Choice, Predictions
@@ -97,11 +98,7 @@ def check_denoising(
 
 
 def _mask_token(model: Model) -> int:
-    if not model.family.bidirectional:
-        raise UserError(f"{model.name} ({model.family.name}) has no mask token; use `decode` and Decoding settings")
-    if model.family.mask_token_id is None:
-        raise UserError(f"no mask token is known for {model.name}; add a tokenizer to its folder that names one")
-    return model.family.mask_token_id
+    return mask_token(model, "has no mask token; use `decode` and Decoding settings")
 
 
 def most_passes(settings: Denoising, most_masks: int) -> int:

@@ -92,6 +92,13 @@ class Removed:
         }
 
 
+def added(removed: Removed | None, more: Removed | None) -> Removed | None:
+    """Sums of both; None stands for a pass without an intervention."""
+    if removed is None or more is None:
+        return removed or more
+    return removed.plus(more)
+
+
 class Intervening(Cutter, Protocol):
     """An intervention at work on one canvas."""
 

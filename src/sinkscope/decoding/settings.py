@@ -5,6 +5,7 @@ Checks that need nothing but the settings happen when the object is made; those 
 happen before the first forward pass (`decoding.canvas`).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sinkscope.decoding.confidence import CONFIDENCE
@@ -53,10 +54,10 @@ class Denoising:
     def __post_init__(self) -> None:
         object.__setattr__(self, "suppress", tuple(self.suppress))
         object.__setattr__(self, "defer", tuple(self.defer))
-        _one_of("schedule", self.schedule, tuple(SCHEDULES))
-        _one_of("confidence", self.confidence, tuple(CONFIDENCE))
+        require_one_of("schedule", self.schedule, tuple(SCHEDULES))
+        require_one_of("confidence", self.confidence, tuple(CONFIDENCE))
         if self.cache is not None:
-            _one_of("cache", self.cache, CACHES)
+            require_one_of("cache", self.cache, CACHES)
         _at_least("gen_length", self.gen_length, 0)
         if self.gen_length == 0 and self.cache is not None:
             raise UserError("a block cache needs gen_length > 0; to fill the masks of a prompt use cache=None")
@@ -114,7 +115,8 @@ def _check_sampling(temperature: float, top_p: float | None, top_k: int | None) 
         _at_least("top_k", top_k, 1)
 
 
-def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+def require_one_of(name: str, value: str, known: Sequence[str]) -> None:
+    """Raise `UserError` for a value that is none of those known. name: what a message calls it."""
     if value not in known:
         raise UserError(f"unknown {name} {value!r}; choose one of {', '.join(known)}")
 

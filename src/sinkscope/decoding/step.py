@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from sinkscope.decoding.intervening import Removed
+from sinkscope.decoding.intervening import Removed, added
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,4 @@ class Step:
 
     def add_to(self, removed: Removed | None) -> Removed | None:
         """What was removed before and now, of rows that take part; None where nobody intervenes."""
-        if self.removed is None:
-            return removed
-        now = self.removed.of(self.takes_part)
-        return now if removed is None else removed.plus(now)
+        return added(removed, None if self.removed is None else self.removed.of(self.takes_part))

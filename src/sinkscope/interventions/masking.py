@@ -22,6 +22,7 @@ from typing import Any
 from sinkscope.attention.function import NAME
 from sinkscope.decoding.canvas import Canvas
 from sinkscope.decoding.intervening import Intervening
+from sinkscope.decoding.settings import require_one_of
 from sinkscope.errors import UserError
 from sinkscope.families import Model
 from sinkscope.interventions.controls import find_control
@@ -79,9 +80,9 @@ class MaskSinks:
             raise UserError(f"the number of keys to mask must be at least 0, got {self.keys}")
         if self.control is not None:
             find_control(self.control)
-        _one_of("detect", self.detect, DETECT)
-        _one_of("detect_from", self.detect_from, DETECT_FROM)
-        _one_of("how", self.how, HOW)
+        require_one_of("detect", self.detect, DETECT)
+        require_one_of("detect_from", self.detect_from, DETECT_FROM)
+        require_one_of("how", self.how, HOW)
         _each_of("group of queries", self.queries, GROUPS)
         _each_of("token class", self.classes, CLASSES)
         self._check_steps()
@@ -155,16 +156,11 @@ def _listed(name: str, value: Any) -> tuple[Any, ...] | None:
     return None if value is None else tuple(value)
 
 
-def _one_of(name: str, value: str, known: Sequence[str]) -> None:
-    if value not in known:
-        raise UserError(f"unknown {name} {value!r}; choose one of {', '.join(known)}")
-
-
 def _each_of(name: str, values: Sequence[str] | None, known: Sequence[str]) -> None:
     if values is not None and not values:
         raise UserError(f"no {name} is named, so nothing would be masked; leave it out for all")
     for value in values or ():
-        _one_of(name, value, known)
+        require_one_of(name, value, known)
 
 
 def _there(kind: str, asked: Sequence[int] | None, count: int, model: str) -> None:

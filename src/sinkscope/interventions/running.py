@@ -51,6 +51,7 @@ class Masking:
         self._any_due = bool(self._due.any())
         self._new = None if bool(self._taking_part.all()) else self._taking_part  # rows whose maps are to be kept
         self._asking = self._counted & _members(occasion.groups, self._plan.queries)
+        self._queries = None if bool(self._asking.all()) else self._asking  # that lose keys; None means all
         self._classes = self._chooser.classes(occasion.tokens)
         self._removed = Removed.nothing(self._rows, occasion.tokens.device)
 
@@ -81,8 +82,7 @@ class Masking:
         self._choice = self._choose(keys, received) if self._takes_layer and self._any_due else None
         if self._choice is None:
             return None
-        queries = None if bool(self._asking.all()) else self._asking
-        return Cut(keys=self._choice.cut, queries=queries, values_only=self._plan.how == "values")
+        return Cut(keys=self._choice.cut, queries=self._queries, values_only=self._plan.how == "values")
 
     def after(self, received: torch.Tensor | None, removed: torch.Tensor | None) -> None:
         """Remember the layer's map, and count what it lost."""

@@ -1,7 +1,5 @@
 """Controls by name. Every module of this folder is imported here, so a new control is one new file."""
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
@@ -29,9 +27,3 @@ def find_control(name: str) -> Control:
     if name not in CONTROLS:
         raise UserError(f"unknown control {name!r}; choose one of {', '.join(sorted(CONTROLS))}")
     return CONTROLS[name]
-
-
-def load_controls(folder: list[str], package: str) -> None:
-    """Import every module of the folder, so that each files its control."""
-    for module in pkgutil.iter_modules(folder):
-        importlib.import_module(f"{package}.{module.name}")

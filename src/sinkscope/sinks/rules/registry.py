@@ -40,7 +40,7 @@ def make_rule(name: str, **settings: float | int | str) -> SinkRule:
     return rule(**settings)
 
 
-def load_rules(folder: list[str], package: str) -> None:
-    """Import every module of the folder, so that each files its rule."""
+def import_modules(folder: list[str], package: str) -> None:
+    """Import every module of a package's folder, so that each files what it holds."""
     for module in pkgutil.iter_modules(folder):
         importlib.import_module(f"{package}.{module.name}")
