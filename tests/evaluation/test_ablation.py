@@ -264,7 +264,7 @@ def test_where_low_scores_are_better_the_cost_is_an_increase() -> None:
 def test_tables_say_the_same_in_every_form(twin: Model) -> None:
     rows = grid_of(twin)()
     made = records(rows)
-    lines = as_csv(rows).splitlines()
+    lines = as_csv(made).splitlines()
     assert lines[0].split(",") == list(made[0]) and len(lines) == 1 + len(rows)
     assert [line.split(",")[3] for line in lines[1:]] == [row.cell.masked for row in rows]
     assert made[0]["difference"] is None
@@ -272,10 +272,10 @@ def test_tables_say_the_same_in_every_form(twin: Model) -> None:
         assert one["difference"] == pytest.approx(row.outcome.score - rows[0].outcome.score)
         assert one["keys_cut"] == pytest.approx(int(row.cell.keys.removeprefix("top-")))
         assert 0 < one["mass"] < 1 and 0 <= one["mask_share"] <= 1
-    [(title, cells)] = shown(rows).items()
+    [(title, cells)] = shown(made).items()
     assert title == f"{twin.name}, copy" and len(cells) == len(rows)
     for cell in cells:
-        assert "| " + " | ".join(cell) + " |" in as_markdown(rows)
+        assert "| " + " | ".join(cell) + " |" in as_markdown(made)
 
 
 @pytest.mark.filterwarnings("ignore::sinkscope.errors.TrainedLengthWarning")

@@ -14,6 +14,7 @@ from sinkscope.evaluation import ROOM
 from sinkscope.evaluation.ablation import (
     COLUMNS,
     MEASURES,
+    Contrast,
     Examples,
     Grid,
     Measure,
@@ -85,10 +86,17 @@ def _ablate(
     examples = Examples(n=n, seed=seed, room=room, texts=texts, batch_size=batch_size)
     measures = [(model, make(model, examples)) for model in models for make in find]
     rows = _run(measures, grid, out, resume, as_json)
+    made, said = records(rows), verdicts(rows)
     if out is not None:
-        (out / "table.md").write_text(as_markdown(rows) + "\n" + "\n".join(verdicts(rows)) + "\n", encoding="utf-8")
-        (out / "table.csv").write_text(as_csv(rows), encoding="utf-8")
-    _report(rows, as_json)
+        (out / "table.md").write_text(as_markdown(made) + "\n" + "\n".join(said) + "\n", encoding="utf-8")
+        (out / "table.csv").write_text(as_csv(made), encoding="utf-8")
+    if as_json:
+        console.print_json({"cells": made, "contrasts": [_plain(one) for one in contrasts(rows)], "verdicts": said})
+        return
+    for title, cells in shown(made).items():
+        console.print_wide(console.table(title, COLUMNS, cells))
+    for sentence in said:
+        typer.echo(sentence)
 
 
 def _first(counts: str | None) -> list[SinkRule]:
@@ -118,24 +126,6 @@ def _run(measures: list[tuple[Model, Measure]], grid: Grid, out: Path | None, re
         return ablate(measures, grid, out=out, resume=resume, observer=observe)
 
 
-def _report(rows: list[Row], as_json: bool) -> None:
-    said = verdicts(rows)
-    if as_json:
-        found = [
-            {
-                "model": one.model,
-                "task": one.task,
-                "keys": one.keys,
-                "control": one.control,
-                "cost": one.cost.value,
-                "low": one.cost.low,
-                "high": one.cost.high,
-            }
-            for one in contrasts(rows)
-        ]
-        console.print_json({"cells": records(rows), "contrasts": found, "verdicts": said})
-        return
-    for title, cells in shown(rows).items():
-        console.print_wide(console.table(title, COLUMNS, cells))
-    for sentence in said:
-        typer.echo(sentence)
+def _plain(one: Contrast) -> dict[str, str | float]:
+    cost = {"cost": one.cost.value, "low": one.cost.low, "high": one.cost.high}
+    return {"model": one.model, "task": one.task, "keys": one.keys, "control": one.control, **cost}

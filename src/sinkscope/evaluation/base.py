@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
 
+from sinkscope.errors import UserError
 from sinkscope.evaluation.answers import Scorer
 
 ROOM = 64
@@ -34,3 +35,9 @@ class Task:
     """Held-out examples in at most about so many tokens of room; what comes follows from the random generator alone.
     It may go on for ever, and may repeat itself."""
     is_right: Scorer
+
+
+def check_count(name: str, value: int) -> None:
+    """Refuse what is no whole number of at least 1."""
+    if not isinstance(value, int) or value < 1:
+        raise UserError(f"{name} must be a whole number of at least 1, got {value!r}")

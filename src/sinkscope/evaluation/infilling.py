@@ -26,17 +26,17 @@ from sinkscope.attention import GROUPS, NOT_COUNTED
 from sinkscope.decoding import Prompts
 from sinkscope.decoding.canvas import lay_out
 from sinkscope.decoding.forward import forward_for
-from sinkscope.decoding.intervening import Removed
+from sinkscope.decoding.intervening import Removed, added
 from sinkscope.decoding.sampling import prompt_seeds, row_generators
 from sinkscope.errors import UserError
+from sinkscope.evaluation.base import check_count
 from sinkscope.evaluation.inputs import (
     Observer,
-    batches,
-    check_count,
     check_lengths,
     check_single_pass,
     encode_texts,
     mask_token,
+    padded_batches,
     warn_beyond_training,
 )
 from sinkscope.evaluation.intervals import wilson_interval
@@ -134,15 +134,14 @@ class InfillingPlan:
         positions = {ratio: [0] * texts for ratio in self.ratios}
         removed: dict[float, Removed | None] = dict.fromkeys(self.ratios)
         waiting = [self.draws] * texts
-        for numbers in self._batches():
+        for numbers in padded_batches(self.model, [len(row.tokens) for row in self.rows], self.batch_size):
             rows = [self.rows[number] for number in numbers]
             for ratio in self.ratios:
                 hits, gone = _fill(self.model, rows, ratio, intervention)
                 for row, correct in zip(rows, hits, strict=True):
                     right[ratio][row.text] += correct
                     positions[ratio][row.text] += len(row.masked(ratio))
-                before = removed[ratio]
-                removed[ratio] = gone if before is None or gone is None else before.plus(gone)
+                removed[ratio] = added(removed[ratio], gone)
             for row in rows:
                 waiting[row.text] -= 1
             if observer is not None:
@@ -160,11 +159,6 @@ class InfillingPlan:
             )
             for ratio in self.ratios
         ]
-
-    def _batches(self) -> list[list[int]]:
-        lengths = [len(row.tokens) for row in self.rows]
-        padded = self.model.family.position_offset is not None
-        return [*batches(lengths, self.batch_size, [0] * len(lengths) if padded else lengths)]
 
 
 def plan_infilling(

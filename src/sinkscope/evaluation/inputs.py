@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from sinkscope.decoding import Prompts, encode_prompts
+from sinkscope.decoding import Prompts, canvas, encode_prompts
 from sinkscope.decoding.canvas import split_prompts, vocabulary_size
 from sinkscope.errors import TrainedLengthWarning, UserError
 from sinkscope.families import Model
@@ -49,17 +49,7 @@ def token_rows(model: Model, rows: Sequence[Any], name: str) -> list[list[int]]:
 
 def mask_token(model: Model, instead: str) -> int:
     """The mask token's id. `instead`: what serves a model that has none; named in the `UserError`."""
-    if not model.family.bidirectional:
-        raise UserError(f"{model.name} ({model.family.name}) is autoregressive and has no mask token; use `{instead}`")
-    if model.family.mask_token_id is None:
-        raise UserError(f"no mask token is known for {model.name}; add a tokenizer to its folder that names one")
-    return model.family.mask_token_id
-
-
-def check_count(name: str, value: int) -> None:
-    """Refuse what is no whole number of at least 1."""
-    if not isinstance(value, int) or value < 1:
-        raise UserError(f"{name} must be a whole number of at least 1, got {value!r}")
+    return canvas.mask_token(model, f"is autoregressive and has no mask token; use `{instead}`")
 
 
 def check_lengths(model: Model, lengths: Sequence[int], kind: str = "text") -> None:
@@ -109,3 +99,9 @@ def batches(lengths: Sequence[int], batch_size: int, alike: Sequence[object]) ->
             batch = []
         batch.append(number)
     yield batch
+
+
+def padded_batches(model: Model, lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
+    """As `batches`; of one length for a network that can't take padding."""
+    padded = model.family.position_offset is not None
+    return batches(lengths, batch_size, [0] * len(lengths) if padded else lengths)

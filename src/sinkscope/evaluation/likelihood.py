@@ -28,11 +28,11 @@ import torch
 from sinkscope.attention import GROUPS
 from sinkscope.decoding.canvas import Canvas, doubled
 from sinkscope.decoding.forward import forward_for
-from sinkscope.decoding.intervening import Removed
+from sinkscope.decoding.intervening import Removed, added
 from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.errors import UserError
+from sinkscope.evaluation.base import check_count
 from sinkscope.evaluation.inputs import (
-    check_count,
     check_lengths,
     check_single_pass,
     mask_token,
@@ -165,7 +165,7 @@ def score_masked(
         batch = _Batch(tokens[rows].to(model.device), hidden[rows].to(model.device), len(prompt), seeds[rows])
         logits, gone = _logits(model, batch, cfg_scale, intervention)
         values.append(_summed(logits, torch.tensor(answer, device=model.device), batch.hidden[:, len(prompt) :]))
-        removed = gone if removed is None or gone is None else removed.plus(gone)
+        removed = added(removed, gone)
     return MaskedScores(values=torch.cat(values).cpu(), passes=len(starts), removed=removed)
 
 

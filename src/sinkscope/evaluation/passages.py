@@ -24,9 +24,10 @@ from transformers import DynamicCache
 from sinkscope.attention import GROUPS, NOT_COUNTED
 from sinkscope.decoding.canvas import Canvas, lay_out
 from sinkscope.decoding.forward import forward_for
-from sinkscope.decoding.intervening import Removed
+from sinkscope.decoding.intervening import Removed, added
 from sinkscope.errors import UserError
-from sinkscope.evaluation.inputs import at_work, batches, check_count, check_lengths
+from sinkscope.evaluation.base import check_count
+from sinkscope.evaluation.inputs import at_work, batches, check_lengths
 from sinkscope.families import Model
 from sinkscope.interventions import MaskSinks
 
@@ -89,12 +90,6 @@ def check_passages(model: Model, passages: Sequence[Passage], batch_size: int, i
     masking.check(model, min(fed if reads_whole(masking) else given), max(fed))
 
 
-def check_autoregressive(model: Model, instead: str) -> None:
-    """Raise `UserError` for a model that sees in both directions. `instead`: what serves it."""
-    if model.family.bidirectional:
-        raise UserError(f"{model.name} ({model.family.name}) sees in both directions; use {instead}")
-
-
 def read(
     model: Model, passages: Sequence[Passage], *, batch_size: int, intervention: MaskSinks | None
 ) -> Iterator[tuple[list[int], list[Reading]]]:
@@ -133,7 +128,7 @@ def read_whole(model: Model, passages: Sequence[Passage], intervention: MaskSink
     for row, passage in enumerate(passages):
         count = len(passage.scored)
         likelihoods, best = _scores(logits[row, most - count :], canvas.tokens[row, width - count :])
-        removed = None if forward.removed is None else _row(forward.removed, row)
+        removed = None if forward.removed is None else forward.removed.row(row)
         readings.append(Reading(log_likelihoods=likelihoods.cpu(), greedy=bool(best.all()), removed=removed))
     return readings
 
@@ -161,9 +156,7 @@ def read_stepwise(model: Model, passages: Sequence[Passage], intervention: MaskS
         likelihoods, best = _scores(logits, wanted[:, index])
         found.append(likelihoods)
         hits.append(best)
-        if forward.removed is not None:
-            now = forward.removed.of(running)
-            removed = now if removed is None else removed.plus(now)
+        removed = added(removed, None if forward.removed is None else forward.removed.of(running))
         tokens[:, column] = wanted[:, index]
         fed = (column, column + 1)
     table, right = torch.stack(found, dim=-1).cpu(), torch.stack(hits, dim=-1).cpu()
@@ -171,7 +164,7 @@ def read_stepwise(model: Model, passages: Sequence[Passage], intervention: MaskS
         Reading(
             log_likelihoods=table[row, :count],
             greedy=bool(right[row, :count].all()),
-            removed=None if removed is None else _row(removed, row),
+            removed=None if removed is None else removed.row(row),
         )
         for row, count in enumerate(counts)
     ]
@@ -182,8 +175,3 @@ def _scores(logits: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, t
     exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
     likelihoods = exact.log_softmax(-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
     return likelihoods.double(), exact.argmax(-1) == tokens
-
-
-def _row(removed: Removed, row: int) -> Removed:
-    """What one row lost, (1,)."""
-    return Removed(**{name: value[row : row + 1] for name, value in vars(removed).items()})

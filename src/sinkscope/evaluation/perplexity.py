@@ -22,14 +22,15 @@ from math import exp
 from typing import Any
 
 from sinkscope.decoding import Prompts
-from sinkscope.decoding.intervening import Removed
+from sinkscope.decoding.autoregressive import check_autoregressive
+from sinkscope.decoding.intervening import Removed, added
 from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.errors import UserError
-from sinkscope.evaluation.inputs import Observer, check_count, encode_texts, token_rows, warn_beyond_training
+from sinkscope.evaluation.base import check_count
+from sinkscope.evaluation.inputs import Observer, encode_texts, token_rows, warn_beyond_training
 from sinkscope.evaluation.passages import (
     Passage,
     Reading,
-    check_autoregressive,
     check_passages,
     read,
     reads_whole,
@@ -107,7 +108,7 @@ class PerplexityPlan:
                 sums[text] += reading.total
                 counts[text] += len(reading.log_likelihoods)
                 waiting[text] -= 1
-                removed = _plus(removed, reading.removed)
+                removed = added(removed, reading.removed)
             if observer is not None:
                 observer(waiting.count(0))
         return Perplexity(
@@ -276,7 +277,3 @@ def _windows(tokens: list[int], prefix: int, context: int, stride: int) -> list[
         found.append(Passage(given=tokens[max(0, end - context) : done], scored=tokens[done:end], seed=seed + done))
         done = end
     return found
-
-
-def _plus(removed: Removed | None, more: Removed | None) -> Removed | None:
-    return more if removed is None or more is None else removed.plus(more)

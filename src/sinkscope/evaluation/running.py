@@ -13,7 +13,7 @@ answer is wrong. The interval is about the choice of examples, not about wording
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from itertools import takewhile
 from typing import Any
@@ -22,9 +22,10 @@ from transformers import PreTrainedTokenizerBase
 
 from sinkscope.decoding import Decoding, Denoising, default_settings, encode_prompts, run
 from sinkscope.decoding.generation import Settings, check_prompts, warn_beyond_training
-from sinkscope.decoding.intervening import Intervention, Removed
+from sinkscope.decoding.intervening import Intervention, Removed, added
 from sinkscope.errors import UserError
-from sinkscope.evaluation.base import ROOM, Example, Task
+from sinkscope.evaluation.base import ROOM, Example, Task, check_count
+from sinkscope.evaluation.inputs import padded_batches
 from sinkscope.evaluation.intervals import wilson_interval
 from sinkscope.evaluation.tasks import examples, find_task
 from sinkscope.families import Model
@@ -111,11 +112,11 @@ class Plan:
         got = [""] * len(self.examples)
         removed: Removed | None = None
         answered, start = 0, time.perf_counter()
-        for batch in self._batches():
+        for batch in padded_batches(self.model, [len(tokens) for tokens in self.encoded], self.batch_size):
             texts, gone = self._answers([self.encoded[number] for number in batch])
             for number, text in zip(batch, texts, strict=True):
                 got[number] = text
-            removed = gone if removed is None or gone is None else removed.plus(gone)
+            removed = added(removed, gone)
             answered += len(batch)
             if observer is not None:
                 observer(answered)
@@ -140,19 +141,6 @@ class Plan:
             removed=None if removed is None else removed.to_dict(),
             wrong=tuple(wrong[:WRONG_KEPT]),
         )
-
-    def _batches(self) -> Iterator[list[int]]:
-        """Numbers of examples to run together: of similar length, since padding is computed too; of the same length
-        for a network that can't take padding."""
-        padded = self.model.family.position_offset is not None
-        batch: list[int] = []
-        for number in sorted(range(len(self.encoded)), key=lambda number: len(self.encoded[number])):
-            longer = bool(batch) and len(self.encoded[number]) > len(self.encoded[batch[-1]])
-            if len(batch) == self.batch_size or (longer and not padded):
-                yield batch
-                batch = []
-            batch.append(number)
-        yield batch
 
     def _answers(self, prompts: list[list[int]]) -> tuple[list[str], Removed | None]:
         """What is generated after each prompt, up to its first end of text; a diffusion model fills the rest too.
@@ -187,8 +175,7 @@ def plan_evaluation(
     where texts grow longer than those the model was trained on.
     """
     task = find_task(task) if isinstance(task, str) else task
-    if not isinstance(batch_size, int) or batch_size < 1:
-        raise UserError(f"batch_size must be a whole number of at least 1, got {batch_size!r}")
+    check_count("batch_size", batch_size)
     if model.tokenizer is None:
         raise UserError(f"{model.name} has no tokenizer, and the task {task.name} is text; add one to its folder")
     drawn = examples(task, n, seed, room)

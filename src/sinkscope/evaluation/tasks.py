@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from sinkscope.errors import UserError
 from sinkscope.evaluation import little
-from sinkscope.evaluation.base import ROOM, Example, Task
+from sinkscope.evaluation.base import ROOM, Example, Task, check_count
 
 LITTLE: tuple[str, ...] = tuple(task.name for task in little.TASKS)
 """Names of the tasks of the little language."""
@@ -37,8 +37,7 @@ def examples(task: Task, n: int, seed: int = 0, room: int = ROOM) -> list[Exampl
     room.
     """
     for name, value in (("n", n), ("room", room)):
-        if not isinstance(value, int) or value < 1:
-            raise UserError(f"{name} must be a whole number of at least 1, got {value!r}")
+        check_count(name, value)
     found: dict[str, Example] = {}
     repeated = 0
     for example in task.stream(Random(f"{task.name} {seed}"), room):

@@ -10,6 +10,7 @@ cells agree in every example the interval of their difference has no width.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,12 +75,19 @@ def _mean(values: Sequence[float]) -> float:
 
 def _resampled(outcomes: Sequence[Outcome], n: int) -> NDArray[np.float64]:
     """Scores of the outcomes on the same resamples of the examples, (outcome, resample)."""
-    generator = np.random.default_rng(0)
-    weights = generator.multinomial(n, np.full(n, 1 / n), size=RESAMPLES).astype(np.float64)
+    weights = _weights(n)
     scores: NDArray[np.float64] = np.stack(
         [(weights @ one.numerators) / (weights @ one.denominators) for one in outcomes]
     )
     return scores
+
+
+@lru_cache(maxsize=1)
+def _weights(n: int) -> NDArray[np.float64]:
+    """How often each resample draws each example, (resample, example)."""
+    generator = np.random.default_rng(0)
+    drawn: NDArray[np.float64] = generator.multinomial(n, np.full(n, 1 / n), size=RESAMPLES).astype(np.float64)
+    return drawn
 
 
 def _interval(values: NDArray[np.float64]) -> tuple[float, float]:

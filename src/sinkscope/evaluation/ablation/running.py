@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from sinkscope.errors import UserError
 from sinkscope.evaluation.ablation.base import Measure, Removal
 from sinkscope.evaluation.ablation.grid import Cell, Grid
 from sinkscope.evaluation.ablation.outcomes import Outcome
 from sinkscope.evaluation.ablation.store import CellStore, open_cells
+from sinkscope.evaluation.memory import memory_advice
 from sinkscope.families import Model
 
 
@@ -115,12 +114,8 @@ def _row(store: CellStore, model: Model, measure: Measure, cell: Cell, tell: Cal
 
 def _measure(measure: Measure, cell: Cell, tell: Callable[[int], None]) -> dict[str, Any]:
     start = time.perf_counter()
-    try:
+    with memory_advice(_advice(measure)):
         outcome, removed = measure.run(cell.intervention, tell)
-    except (MemoryError, torch.OutOfMemoryError, RuntimeError) as error:
-        if not _out_of_memory(error):
-            raise
-        raise UserError(_advice(measure)) from error
     return {
         "numerators": outcome.numerators.tolist(),
         "denominators": outcome.denominators.tolist(),
@@ -128,12 +123,6 @@ def _measure(measure: Measure, cell: Cell, tell: Callable[[int], None]) -> dict[
         "removed": removed,
         "seconds": time.perf_counter() - start,
     }
-
-
-def _out_of_memory(error: BaseException) -> bool:
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    return "can't allocate memory" in str(error) or "out of memory" in str(error)
 
 
 def _advice(measure: Measure) -> str:

@@ -1,8 +1,8 @@
-"""A grid as plain rows, Markdown and CSV."""
+"""A grid as plain records, and these as Markdown, CSV and tables."""
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sinkscope.evaluation.ablation.contrasts import plain_difference
@@ -47,9 +47,8 @@ def _record(row: Row, rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def as_csv(rows: Sequence[Row]) -> str:
+def as_csv(made: Sequence[Mapping[str, Any]]) -> str:
     """With a head line; numbers in full."""
-    made = records(rows)
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(made[0]), lineterminator="\n")
     writer.writeheader()
@@ -63,24 +62,24 @@ see `records`. by the map: received attention of what was cut, of that of the si
 [MASK]: share of the keys cut that hold the mask token."""
 
 
-def shown(rows: Sequence[Row]) -> dict[str, list[list[str]]]:
+def shown(made: Sequence[Mapping[str, Any]]) -> dict[str, list[list[str]]]:
     """For every model and task ("model, task") the columns of `COLUMNS` for people."""
     tables: dict[str, list[list[str]]] = {}
-    for one in records(rows):
+    for one in made:
         tables.setdefault(f"{one['model']}, {one['task']}", []).append(_shown(one))
     return tables
 
 
-def as_markdown(rows: Sequence[Row]) -> str:
+def as_markdown(made: Sequence[Mapping[str, Any]]) -> str:
     """A table for every model and task."""
     lines = []
-    for title, cells in shown(rows).items():
+    for title, cells in shown(made).items():
         lines += [f"### {title}", "", "| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
         lines += ["| " + " | ".join(row) + " |" for row in cells] + [""]
     return "\n".join(lines)
 
 
-def _shown(one: dict[str, Any]) -> list[str]:
+def _shown(one: Mapping[str, Any]) -> list[str]:
     return [
         one["keys"],
         one["masked"] if one["draw"] == 0 else f"{one['masked']} #{one['draw'] + 1}",

@@ -7,7 +7,7 @@ intervention takes from an answer after its end is not counted, so that it does 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,14 +15,14 @@ import torch
 
 from sinkscope.decoding import Denoising, run
 from sinkscope.decoding.generation import Settings, check_prompts, warn_beyond_training
-from sinkscope.decoding.intervening import Removed
+from sinkscope.decoding.intervening import Removed, added
 from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.evaluation.harness.arguments import Arguments
 from sinkscope.evaluation.harness.encoding import Encoder
-from sinkscope.evaluation.harness.records import Run, added, stated
+from sinkscope.evaluation.harness.records import Run, stated
 from sinkscope.evaluation.harness.settings import read_wish, settings_for
 from sinkscope.evaluation.harness.stopping import Stops
-from sinkscope.evaluation.inputs import batches
+from sinkscope.evaluation.inputs import padded_batches
 from sinkscope.families import Model
 
 Tell = Callable[[int, str], None]
@@ -86,7 +86,8 @@ class _Batches:
         start, passes = time.perf_counter(), 0
         removed: Removed | None = None
         numbers = list(prompts)
-        for batch in self._batches([prompts[number][0] for number in numbers]):
+        lengths = [len(prompts[number][0]) for number in numbers]
+        for batch in padded_batches(self._model, lengths, self._arguments.batch_size):
             chosen = [numbers[place] for place in batch]
             texts, made, gone = self._answer([prompts[number] for number in chosen])
             for number, text in zip(chosen, texts, strict=True):
@@ -101,11 +102,6 @@ class _Batches:
             settings={**stated(self._group.settings), "until": self._group.until},
             removed=removed,
         )
-
-    def _batches(self, prompts: Sequence[Sequence[int]]) -> Iterable[list[int]]:
-        lengths = [len(prompt) for prompt in prompts]
-        padded = self._model.family.position_offset is not None
-        return batches(lengths, self._arguments.batch_size, [0 if padded else length for length in lengths])
 
     def _answer(self, prompts: Sequence[tuple[list[int], int]]) -> tuple[list[str], int, Removed | None]:
         """Texts, forward passes made, and what was removed from all rows together."""

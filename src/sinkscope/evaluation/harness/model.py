@@ -25,7 +25,7 @@ from sinkscope.evaluation.harness.generating import Question, answer
 from sinkscope.evaluation.harness.records import Run
 from sinkscope.evaluation.harness.scoring import Pair, Scored, score, windows
 from sinkscope.evaluation.harness.settings import check_kind
-from sinkscope.evaluation.harness.working import counting, memory_advice
+from sinkscope.evaluation.harness.working import counting, smaller_batches
 from sinkscope.families import Model, describe_model, load_model
 from sinkscope.families.describe import ModelDescription
 from sinkscope.interventions import CONTROLS
@@ -104,7 +104,7 @@ class SinkscopeLM(LM):  # type: ignore[misc]  # the harness is untyped
         """Answers, in the order of the requests."""
         questions = [Question(task=_task(one), text=one.args[0], asked=one.args[1]) for one in requests]
         answers: dict[int, str] = {}
-        with counting("generate", len(questions)) as observer, memory_advice(self.arguments.batch_size):
+        with counting("generate", len(questions)) as observer, smaller_batches(self.arguments.batch_size):
 
             def keep(number: int, text: str) -> None:
                 answers[number] = text

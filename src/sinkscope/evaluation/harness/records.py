@@ -34,8 +34,3 @@ class Run:
 def stated(settings: Settings) -> dict[str, Any]:
     """Decoding settings as JSON."""
     return {"kind": type(settings).__name__, **asdict(settings)}
-
-
-def added(removed: Removed | None, more: Removed | None) -> Removed | None:
-    """Sums of both."""
-    return more if removed is None or more is None else removed.plus(more)

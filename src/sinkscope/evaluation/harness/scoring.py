@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from sinkscope.decoding import Denoising, default_settings, run
-from sinkscope.decoding.intervening import Removed
+from sinkscope.decoding.intervening import Removed, added
 from sinkscope.evaluation.harness.arguments import Arguments
-from sinkscope.evaluation.harness.records import Run, added
-from sinkscope.evaluation.harness.working import counting, memory_advice
+from sinkscope.evaluation.harness.records import Run
+from sinkscope.evaluation.harness.working import counting, smaller_batches
 from sinkscope.evaluation.inputs import check_lengths, check_single_pass
 from sinkscope.evaluation.likelihood import log_likelihood
 from sinkscope.evaluation.perplexity import sequence_log_likelihood
@@ -68,7 +68,7 @@ def score(
     runs = []
     for task, numbers in by_task.items():
         flat = [pair for number in numbers for pair in pairs[number]]
-        with counting(task, len(flat)) as observer, memory_advice(arguments.batch_size):
+        with counting(task, len(flat)) as observer, smaller_batches(arguments.batch_size):
             scores, made = _score(model, arguments, task, kind, flat, observer)
         runs.append(made)
         rest = iter(scores)

@@ -17,7 +17,7 @@ from importlib.resources import files
 from random import Random
 
 from sinkscope.errors import UserError
-from sinkscope.evaluation.inputs import check_count
+from sinkscope.evaluation.base import check_count
 from sinkscope.language import MAKERS, document
 from sinkscope.language.vocabulary import EOS, ids
 
