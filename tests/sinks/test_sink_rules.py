@@ -144,7 +144,10 @@ def test_no_z_score_exceeds_the_root_of_n_minus_one() -> None:
         (lambda: Threshold(1.0), "0 <= value < 1, got 1"),
         (lambda: Threshold(-0.2), "got -0.2"),
         (lambda: TopK(0), "at least 1, got 0"),
-        (lambda: make_rule("biggest"), "unknown sink rule 'biggest': use one of excess, first, threshold, top-k, zscore"),
+        (
+            lambda: make_rule("biggest"),
+            "unknown sink rule 'biggest': use one of excess, first, threshold, top-k, zscore",
+        ),
         (lambda: make_rule("zscore", epsilon=3.0), "rule 'zscore' has no parameter 'epsilon': it has k"),
         (lambda: mark_sinks(row(0.5, 0.3, 0.2), Excess(3.0)), "with 3 keys scores differ by at most 3: choose"),
         (lambda: mark_sinks(row(0.5, 0.3, 0.2), TopK(4)), "top-k with k 4 needs as many keys in every row, one has 3"),
