@@ -19,13 +19,14 @@ ORDER = (
     "trace",
     "sinks",
     "interventions",
+    "compression",
     "language",
     "evaluation",
     "training",
     "report",
     "cli",
 )
-EVERYWHERE = {"errors"}
+EVERYWHERE = {"discovery", "errors"}
 MODULES = sorted(SOURCE.rglob("*.py"))
 TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in MODULES}
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -6,14 +6,11 @@
 No code of a checkpoint is ever run. Importing this package registers every family that has a module in it.
 """
 
-import pkgutil
-from importlib import import_module
-
+from sinkscope.discovery import import_modules
 from sinkscope.families.base import Adapter, Body, Family, adapters, register
 
 # A family is one file: its module registers itself, and no list of families has to be kept anywhere.
-for _module in pkgutil.iter_modules(__path__):
-    import_module(f"{__name__}.{_module.name}")
+import_modules(__path__, __name__)
 
 from sinkscope.families.describe import ModelDescription, describe_model  # noqa: E402
 from sinkscope.families.model import Model, load_model  # noqa: E402

@@ -1,9 +1,9 @@
 """Controls, each a small class: which keys are masked in place of the sinks."""
 
+from sinkscope.discovery import import_modules
 from sinkscope.interventions.controls.base import Control, Situation
 from sinkscope.interventions.controls.registry import CONTROLS, find_control
-from sinkscope.sinks.rules.registry import import_modules
 
-import_modules(list(__path__), __name__)
+import_modules(__path__, __name__)
 
 __all__ = ["CONTROLS", "Control", "Situation", "find_control"]

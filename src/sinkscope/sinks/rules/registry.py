@@ -1,7 +1,5 @@
 """Rules by name. Every module of this folder is imported here, so a new rule is one new file and no edit elsewhere."""
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from types import MappingProxyType
@@ -38,9 +36,3 @@ def make_rule(name: str, **settings: float | int | str) -> SinkRule:
     if unknown:
         raise UserError(f"rule {name!r} has no parameter {unknown[0]!r}: it has {', '.join(known)}")
     return rule(**settings)
-
-
-def import_modules(folder: list[str], package: str) -> None:
-    """Import every module of a package's folder, so that each files what it holds."""
-    for module in pkgutil.iter_modules(folder):
-        importlib.import_module(f"{package}.{module.name}")
