@@ -10,8 +10,9 @@ BIN = $(VENV)/bin
 demo: setup
 	$(BIN)/sinkscope demo
 
+# Two processes of one thread each are faster than one of two: the tests' networks are tiny.
 test: setup lint
-	$(BIN)/pytest --cov --cov-report=term
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=2 --dist=loadscope --cov --cov-report=term
 
 lint: setup
 	$(BIN)/ruff format --check .
