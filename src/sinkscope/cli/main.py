@@ -42,9 +42,9 @@ def options(
 
 def _add_commands() -> None:
     # Imported after the libraries were told to be quiet, which some of them read only once.
-    from sinkscope.cli import ablate, demo, evaluate, generate, info, sinks, trace, train
+    from sinkscope.cli import ablate, demo, evaluate, figures, generate, info, sinks, trace, train
 
-    for module in (info, generate, trace, sinks, evaluate, ablate, train, demo):
+    for module in (info, generate, trace, sinks, figures, evaluate, ablate, train, demo):
         module.add_to(app)
 
 
@@ -120,6 +120,7 @@ def _quieten_libraries() -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # fonts are looked for, caches are made: nobody's concern
     os.environ.setdefault("TQDM_DISABLE", "1")  # GGUF files are unpacked under a bar that transformers can't silence
     from transformers.utils import logging as notices
 

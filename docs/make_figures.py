@@ -1,0 +1,56 @@
+"""Make the pictures of docs/figures anew, with the commands that docs/figures.md shows.
+
+    python docs/make_figures.py
+
+Traces and cells go to runs/figures, what is there already is replaced. It takes a few minutes. The same traces give the
+same files, byte for byte.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+from sinkscope.cli.main import run
+
+RUNS = Path("runs/figures")
+PICTURES = Path("docs/figures")
+PROBLEMS = {
+    "list": "Copy the list: a d f g k m =>",
+    "jade": "The key of ruby is 47. The key of jade is 31. What is the key of jade? =>",
+}
+TWINS = ("twin-ar", "twin-dlm", "twin-adapted")
+
+
+def main() -> None:
+    """Run all commands; the first that fails ends it."""
+    shutil.rmtree(RUNS, ignore_errors=True)
+    RUNS.mkdir(parents=True)
+    problems = RUNS / "problems.jsonl"
+    problems.write_text("".join(json.dumps({"id": name, "prompt": text}) + "\n" for name, text in PROBLEMS.items()))
+    sinkscope(f"trace twin-ar --prompts {problems} --max-new-tokens 12 --out {RUNS}/ar.zarr")
+    sinkscope(
+        f"trace twin-dlm --prompts {problems} --gen-length 12 --block-length 4 --map-steps 2,3 --out {RUNS}/dlm.zarr"
+    )
+    sinkscope(
+        f"ablate twin-ar twin-dlm --task passkey --top-k 0,1,2,5 --first 1 --control random,equal-mass,lowest --n 100 "
+        f"--out {RUNS}/grid"
+    )
+    logs = " ".join(f"--log {name}" for name in TWINS)
+    sinkscope(
+        f"figures {RUNS}/ar.zarr {RUNS}/dlm.zarr --ablation {RUNS}/grid {logs} --out {PICTURES}/twins --overwrite"
+    )
+    sinkscope(f"demo --real --out {RUNS}/real")
+    sinkscope(
+        f"figures {RUNS}/real/smollm2-135m.zarr {RUNS}/real/rxnmapper.zarr --sample question-0 --sample amide "
+        f"--rule top-k --only heat-map --out {PICTURES}/real --overwrite"
+    )
+
+
+def sinkscope(command: str) -> None:
+    """Run one command of the command line."""
+    if run(command.split()) != 0:
+        raise SystemExit(2)
+
+
+if __name__ == "__main__":
+    main()

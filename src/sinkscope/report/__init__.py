@@ -1,0 +1,1 @@
+"""Reports of what was recorded and measured: figures for papers."""

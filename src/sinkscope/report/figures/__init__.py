@@ -1,0 +1,61 @@
+"""Figures for papers, from traces, ablations and trainings: one function a figure, which returns its Axes.
+
+    from sinkscope.report import figures
+
+    ax = figures.heat_map(trace["q1"])               # on a figure of its own: ax.figure
+    figures.top_positions({"a": one, "b": other}, ax=ax)
+    figures.write_figure(ax.figure, Path("heat.pdf"))
+
+Functions take samples of traces (or the rows of an ablation, or a training's log), say in the title what made their
+numbers, and change no setting of matplotlib. `FIGURES` are the figures that `sinkscope figures` makes.
+"""
+
+from sinkscope.discovery import import_modules
+from sinkscope.report.figures.ablation import ablation_curves
+from sinkscope.report.figures.ablation_cells import read_ablations
+from sinkscope.report.figures.attention_maps import attention_map
+from sinkscope.report.figures.epsilon import epsilon_curves
+from sinkscope.report.figures.heat_map import heat_map
+from sinkscope.report.figures.inputs import Ablation, Inputs, Subject, Training, open_subjects
+from sinkscope.report.figures.layer_heads import layer_head_map
+from sinkscope.report.figures.lifetimes import displacement_shares, lifetime_curves
+from sinkscope.report.figures.making import Made, check_figures, make_figures
+from sinkscope.report.figures.registry import FIGURES, FigureKind, figure
+from sinkscope.report.figures.scores import score_histogram
+from sinkscope.report.figures.style import FORMATS, house_style, write_figure
+from sinkscope.report.figures.tokens import token_bars
+from sinkscope.report.figures.top_position import top_positions
+from sinkscope.report.figures.training import accuracy_curves, emergence_curves, read_training
+
+import_modules(__path__, __name__)
+
+__all__ = [
+    "FIGURES",
+    "FORMATS",
+    "Ablation",
+    "FigureKind",
+    "Inputs",
+    "Made",
+    "Subject",
+    "Training",
+    "ablation_curves",
+    "accuracy_curves",
+    "attention_map",
+    "check_figures",
+    "displacement_shares",
+    "emergence_curves",
+    "epsilon_curves",
+    "figure",
+    "heat_map",
+    "house_style",
+    "layer_head_map",
+    "lifetime_curves",
+    "make_figures",
+    "open_subjects",
+    "read_ablations",
+    "read_training",
+    "score_histogram",
+    "token_bars",
+    "top_positions",
+    "write_figure",
+]

@@ -1,0 +1,147 @@
+"""What it costs to mask sinks, beside controls: scores over the keys that were masked, with 95 % intervals.
+
+One line for the sinks and one for each control, from the plain run on. The draws of a control are put together: each
+example counts with the mean of its draws. Numbers of keys are evenly spaced, whatever lies between them; rules such as
+"first 1" stand apart at the right.
+
+Where it misleads: intervals of two lines may overlap where the paired difference is clear; `sinkscope ablate` tests
+differences in pairs. Intervals are about the choice of examples alone.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from sinkscope.errors import UserError
+from sinkscope.evaluation.ablation import Outcome, Row
+from sinkscope.evaluation.ablation.grid import PLAIN, SINKS
+from sinkscope.report.figures.inputs import Inputs
+from sinkscope.report.figures.labels import caption, entitle, printable, shortened
+from sinkscope.report.figures.panels import fresh_axes, legend_above, only_outer_labels, panels
+from sinkscope.report.figures.registry import figure
+from sinkscope.report.figures.style import BASE, LINES, SINK, house_style
+
+PLAIN_KEYS = "none"
+INTERVALS = "bars: 95 % intervals over examples"
+ACROSS = 2
+_FLOOR = 0.025
+_APART = 0.09
+"""Between the lines, in steps of the axis, so that their intervals do not hide each other."""
+
+
+@house_style
+def ablation_curves(rows: Sequence[Row], *, ax: Axes | None = None) -> Axes:
+    """Draw the cells of one model and task. Returns the axes, `ax` or new ones.
+
+    Raises `UserError` for no cells, and for cells of several models or tasks.
+    """
+    if len({(row.model, row.task) for row in rows}) != 1:
+        raise UserError("ablation curves take the cells of one model and one task: draw others on axes of their own")
+    ax = fresh_axes(4.2, 2.7) if ax is None else ax
+    paint(ax, rows)
+    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    entitle(ax, row_title(rows), f"rule: as named below the axis; scale: that of the rule; queries: all; {INTERVALS}")
+    return ax
+
+
+def paint(ax: Axes, rows: Sequence[Row]) -> None:
+    """The lines without title and legend."""
+    keys = key_order(rows)
+    kinds = list(dict.fromkeys(family_of(one) for one in keys[1:]))
+    masked = list(dict.fromkeys(row.cell.masked for row in rows if row.cell.masked != PLAIN))
+    masked.sort(key=lambda name: name != SINKS)
+    for number, name in enumerate(masked):
+        shift = (number - (len(masked) - 1) / 2) * _APART
+        label: str | None = name
+        for kind in kinds:
+            cells = [one for one in keys if family_of(one) == kind or (kind == kinds[0] and one == PLAIN_KEYS)]
+            there = {keys.index(one): found for one in cells if (found := pooled(rows, one, name)) is not None}
+            if there:
+                _draw(ax, {place + shift: found for place, found in there.items()}, _look(number, name), label)
+                label = None
+    for place in range(2, len(keys)):
+        if family_of(keys[place]) != family_of(keys[place - 1]):
+            ax.axvline(place - 0.5, color=BASE, linewidth=0.5)
+    ax.set_xticks(np.arange(len(keys)), [_broken(one) for one in keys])
+    ax.set_xlabel("keys masked in every layer and head")
+    ax.set_ylabel("nats a token (lower is better)" if rows[0].better == "low" else "score (higher is better)")
+    ax.set_ylim(bottom=-_FLOOR * ax.get_ylim()[1])  # points at 0 are seen whole
+
+
+def _draw(ax: Axes, points: dict[float, Outcome], look: dict[str, Any], label: str | None) -> None:
+    """One line of scores with their intervals."""
+    values = np.array([[found.score, *found.interval()] for found in points.values()])
+    reach = np.abs(values[:, 1:] - values[:, :1]).T
+    ax.errorbar(list(points), values[:, 0], reach, elinewidth=0.6, label=label, **look)
+
+
+def _look(number: int, name: str) -> dict[str, Any]:
+    """Sinks stand out by colour and filled markers, controls differ in colour, dash and marker."""
+    if name == SINKS:
+        return {"color": SINK, "linestyle": "-", "marker": "o"}
+    others = [one for one in LINES if one[0] != SINK]
+    color, dash, marker = others[(number - 1) % len(others)]
+    return {"color": color, "linestyle": dash, "marker": marker, "mfc": "white"}
+
+
+def key_order(rows: Sequence[Row]) -> list[str]:
+    """The plain run's "none", then the keys by kind of rule and rising number."""
+    names = list(dict.fromkeys(row.cell.keys for row in rows if row.cell.masked != PLAIN))
+    kinds = list(dict.fromkeys(family_of(name) for name in names))
+    return [PLAIN_KEYS, *sorted(names, key=lambda name: (kinds.index(family_of(name)), _number(name)))]
+
+
+def family_of(keys: str) -> str:
+    """The kind of rule that a cell's keys are named after: "top-5" is of "top", "excess 3.0 sum" of "excess"."""
+    return re.split(r"[- ]", keys)[0]
+
+
+def _number(keys: str) -> float:
+    found = re.search(r"\d+(\.\d+)?", keys)
+    return float(found[0]) if found else 0.0
+
+
+def pooled(rows: Sequence[Row], keys: str, masked: str) -> Outcome | None:
+    """All draws of a cell as one outcome, example by example; for "none" the plain run; None where there is none."""
+    wanted = PLAIN if keys == PLAIN_KEYS else masked
+    some = [row.outcome for row in rows if row.cell.masked == wanted and row.cell.keys == keys]
+    if len(some) < 2:
+        return some[0] if some else None
+    return Outcome(
+        np.sum([one.numerators for one in some], axis=0),
+        np.sum([one.denominators for one in some], axis=0),
+        exact=False,
+    )
+
+
+def _broken(keys: str) -> str:
+    return keys.replace(" ", "\n")
+
+
+def row_title(rows: Sequence[Row]) -> str:
+    """Model, task and number of examples."""
+    return f"{printable(shortened(rows[0].model, 40))}, {printable(rows[0].task)}, n = {rows[0].outcome.n}"
+
+
+@figure("ablation", "scores when sinks or controls are masked, with 95 % intervals")
+def ablation_panels(inputs: Inputs) -> Figure:
+    """One panel for every model and task."""
+    if not inputs.ablations:
+        raise UserError("no ablation was given (--ablation FOLDER)")
+    drawn, axes = panels(len(inputs.ablations), height=2.3, across=ACROSS)
+    for ax, one in zip(axes, inputs.ablations, strict=True):
+        paint(ax, one.rows)
+        entitle(ax, row_title(one.rows))
+    handles: dict[str, Artist] = {}
+    for ax in axes:
+        handles |= {str(name): handle for handle, name in zip(*ax.get_legend_handles_labels(), strict=True)}
+    only_outer_labels(axes, ACROSS)
+    legend_above(drawn, handles.values(), handles.keys())
+    masking = "; ".join(dict.fromkeys(one.masking for one in inputs.ablations))
+    caption(drawn, f"rule: as named below the axes; queries: all; {masking}; {INTERVALS}")
+    return drawn

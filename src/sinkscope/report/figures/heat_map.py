@@ -1,0 +1,241 @@
+"""Received attention by position and step, sinks ringed, with the current block and what was committed when.
+
+    heat_map(sample)                                         # the mean over layers and heads
+    heat_map(pick(sample, layers=[3], heads=[1]), Excess(2.0), group="masked")
+
+A ring stands where the rule finds a sink in what is shown, that is, in the mean over the layers and heads there are.
+Colours are logarithmic, from half a fair share (white) to the most there is, or 15 fair shares.
+
+Where it misleads: the mean over layers and heads hides heads that look elsewhere, and sinks of single heads have no
+ring. After step 0 of an autoregressive model a column is what one query pays, in other models what all queries pay on
+average.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+from matplotlib.transforms import ScaledTranslation
+from numpy.typing import NDArray
+
+from sinkscope.report.figures.inputs import RULE, Inputs, Subject
+from sinkscope.report.figures.labels import SCORES, caption, entitle, made_by, sample_label, token_label
+from sinkscope.report.figures.panels import (
+    HATCH,
+    color_bar,
+    fresh_axes,
+    hatched,
+    label_places,
+    legend_above,
+    log_colors,
+    owner,
+    panels,
+)
+from sinkscope.report.figures.registry import figure
+from sinkscope.report.figures.style import BASE, COMMIT, EDGE, INK, PAPER, SOFT, heat_colors, house_style
+from sinkscope.sinks import SinkRule, mark_sinks, received_from, scaled
+from sinkscope.sinks.blocks import by_step_blocks
+from sinkscope.sinks.lexicon import Lexicon
+from sinkscope.sinks.scales import full_score, key_count
+
+GAP_LABEL = "no such key, or nobody asks"
+_SMALLEST_RING, _LARGEST_RING = 2.2, 5.0
+_LABEL_ROOM = 0.1
+"""Inches that a token's label takes in height."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What one sample's heat map shows: `score` and `sinks`, both `(step, position)`; NaN where no key exists."""
+
+    sample: xr.Dataset
+    score: xr.DataArray
+    sinks: xr.DataArray
+    fair: float
+    """Score of a fair share, with as many keys as there are at most."""
+
+
+def profile(sample: xr.Dataset, rule: SinkRule, *, group: str = "all", scale: str = "sum") -> Profile:
+    """Received attention by the queries of `group`, averaged over the layers and heads of `sample`, as a score.
+
+    Raises `UserError` for a group that was not recorded, an unknown scale, and a rule that can't fire.
+    """
+    received = received_from(sample, group)
+    depth = [dim for dim in ("layer", "head") if dim in received.dims]
+    mean = by_step_blocks(lambda part: part.mean(depth, skipna=False, keep_attrs=True), received)
+    mean = mean.transpose("step", "position").assign_attrs(group=group)
+    keys = key_count(mean)
+    most = keys.max()
+    fair = float(full_score(scale, most) / most)
+    return Profile(sample, scaled(mean, scale), mark_sinks(mean, rule), fair)
+
+
+@house_style
+def heat_map(
+    sample: xr.Dataset, rule: SinkRule = RULE, *, group: str = "all", scale: str = "sum", ax: Axes | None = None
+) -> Axes:
+    """Draw one sample; see the module's docstring. Returns the axes, `ax` or new ones."""
+    shown = profile(sample, rule, group=group, scale=scale)
+    ax = fresh_axes(5.4, 3.2) if ax is None else ax
+    image = paint(ax, shown, log_colors([shown.score.values], shown.fair))
+    ax.set_ylabel("position")
+    label_sinks(ax, shown)
+    color_bar([ax], image, f"attention received\n{SCORES[scale]}")
+    legend_below(ax, legend_entries([shown]))
+    entitle(ax, sample_label(sample), made_by(rule, scale, group, *depth_lines([shown])))
+    return ax
+
+
+def paint(ax: Axes, shown: Profile, norm: LogNorm) -> AxesImage:
+    """The image, rings, commits and block edges of a sample, without words but those of the axes."""
+    hatched(ax)
+    cells = shown.score.values.T
+    image = ax.imshow(cells, norm=norm, cmap=heat_colors(), aspect="auto", origin="upper")
+    ax.set(xlim=(-0.5, cells.shape[1] - 0.5), ylim=(cells.shape[0] - 0.5, -0.5))
+    _draw_blocks(ax, shown.sample)
+    size = _ring_size(ax, cells.shape)
+    _draw_commits(ax, shown.sample, size)
+    steps, places = np.nonzero(shown.sinks.values)
+    for color, width in (("white", 1.7), (INK, 0.8)):
+        ax.plot(
+            steps, places, linestyle="none", marker="o", markersize=size, mfc="none", mec=color, mew=width,
+            clip_on=False, in_layout=False, gid="sinks", zorder=4,
+        )  # fmt: skip
+    ax.set_xlabel("step")
+    label_places(ax, x=shown.score["step"].values, y=shown.score["position"].values)
+    return image
+
+
+def _ring_size(ax: Axes, shape: tuple[int, ...]) -> float:
+    """Points: rings fit their cells, within reason."""
+    box = ax.get_window_extent().transformed(owner(ax).dpi_scale_trans.inverted())
+    cell = min(72 * box.height / shape[0], 72 * box.width / max(1, shape[1]))
+    return float(np.clip(cell, _SMALLEST_RING, _LARGEST_RING))
+
+
+def _draw_commits(ax: Axes, sample: xr.Dataset, size: float) -> None:
+    if "committed" in sample:
+        steps, places = np.nonzero(sample["committed"].transpose("step", "position").values)
+        ax.plot(
+            steps, places, linestyle="none", marker="x", markersize=size * 0.7, mec=COMMIT, mew=0.9, gid="commits",
+            zorder=3,
+        )  # fmt: skip
+
+
+def _draw_blocks(ax: Axes, sample: xr.Dataset) -> None:
+    """The edges of the current block as stairs; an edge at the rim of the picture is not drawn."""
+    at = np.arange(sample.sizes["step"] + 1) - 0.5
+    for name, edge in block_edges(sample).items():
+        ax.plot(
+            at, np.append(edge, edge[-1:]) - 0.5, color=EDGE, linewidth=1.0, drawstyle="steps-post", gid=name, zorder=2
+        )
+
+
+def block_edges(sample: xr.Dataset) -> dict[str, NDArray[np.float64]]:
+    """Place of the first position of the block and of the first after it, by step; NaN where it is the rim's."""
+    edges = {}
+    for name in ("block_start", "block_stop"):
+        if name in sample:
+            place = np.searchsorted(sample["position"].values, sample[name].values).astype(np.float64)
+            edges[name] = np.where((place > 0) & (place < sample.sizes["position"]), place, np.nan)
+    return edges
+
+
+def label_sinks(ax: Axes, shown: Profile) -> None:
+    """Name the tokens at positions that hold a ring, at the right, as far as there is room; the most ringed first."""
+    rings = shown.sinks.sum("step").values
+    room = _LABEL_ROOM * rings.size / ax.get_window_extent().transformed(owner(ax).dpi_scale_trans.inverted()).height
+    taken: list[int] = []
+    lexicon = Lexicon.of(shown.sample)
+    for place in np.argsort(-rings, kind="stable"):
+        if rings[place] > 0 and all(abs(int(place) - other) >= room for other in taken):
+            taken.append(int(place))
+            token = last_token(shown.sample, int(place))
+            ax.annotate(
+                "" if token is None else token_label(lexicon, token), (1, place), xytext=(3, 0), color=SOFT,
+                xycoords=ax.get_yaxis_transform(), textcoords="offset points", va="center", fontsize=5.5,
+                annotation_clip=False, gid="token",
+            )  # fmt: skip
+
+
+def last_token(sample: xr.Dataset, place: int) -> int | None:
+    """What a position holds in the end, or at the last step there is; None where it is not known."""
+    sources: list[NDArray[np.int32]] = []
+    if "sequence" in sample:
+        sources.append(sample["sequence"].values)
+    if "canvas" in sample:
+        sources.append(sample["canvas"].transpose("step", "position").values[-1])
+    return next((int(source[place]) for source in sources if source[place] >= 0), None)
+
+
+def legend_entries(shown: Sequence[Profile]) -> list[Artist]:
+    """What each mark means, of those that there are."""
+    entries: list[Artist] = []
+    if any(bool(one.sinks.any()) for one in shown):
+        entries.append(_mark("o", INK, "sink", mfc="none"))
+    if any("committed" in one.sample for one in shown):
+        entries.append(_mark("x", COMMIT, "committed after the step"))
+    if any(np.isfinite(edge).any() for one in shown for edge in block_edges(one.sample).values()):
+        entries.append(Line2D([], [], color=EDGE, linewidth=1.0, label="edges of the block"))
+    if any(bool(one.score.isnull().any()) for one in shown):
+        entries.append(Rectangle((0, 0), 1, 1, fc=PAPER, ec=BASE, hatch=HATCH, lw=0, label=GAP_LABEL))
+    return entries
+
+
+def depth_lines(shown: Sequence[Profile]) -> list[str]:
+    """Over which layers and heads is averaged, and whether the rule finds anything in the mean."""
+    lines = [depth_line(shown[0].sample)]
+    return lines if any(bool(one.sinks.any()) for one in shown) else [*lines, "in which the rule finds no sink"]
+
+
+def depth_line(sample: xr.Dataset) -> str:
+    """What is averaged: "mean over layers and heads", of a cut sample "layer 3, mean over heads"."""
+    alone = [f"{dim} {int(sample[dim][0])}" for dim in ("layer", "head") if sample.sizes[dim] == 1]
+    many = [f"{dim}s" for dim in ("layer", "head") if sample.sizes[dim] > 1]
+    return ", ".join(alone + ([f"mean over {' and '.join(many)}"] if many else []))
+
+
+def _mark(marker: str, color: str, label: str, mfc: str | None = None) -> Line2D:
+    face = color if mfc is None else mfc
+    return Line2D([], [], linestyle="none", marker=marker, mec=color, mfc=face, mew=0.9, markersize=4, label=label)
+
+
+def legend_below(ax: Axes, entries: Sequence[Artist]) -> None:
+    """Below the axes, in lines that are no wider than they are."""
+    below = ax.transAxes + ScaledTranslation(0, -26 / 72, owner(ax).dpi_scale_trans)
+    ax.legend(
+        handles=list(entries), loc="upper left", bbox_to_anchor=(0, 0), bbox_transform=below, borderpad=0,
+        ncols=2 if len(entries) > 3 else 3, borderaxespad=0, columnspacing=1.4, handletextpad=0.5,
+    )  # fmt: skip
+
+
+@figure("heat-map", "received attention by position and step, sinks ringed, with blocks and commits (Fig. 1)")
+def heat_maps(inputs: Inputs) -> Figure:
+    """One panel a trace, one scale of colours."""
+    subjects = inputs.traced()
+    if len(subjects) == 1:
+        sample = subjects[0].sample
+        return owner(heat_map(sample, inputs.rule, group=inputs.group, scale=inputs.scale))
+    shown = [_of(subject, inputs) for subject in subjects]
+    drawn, axes = panels(len(shown), height=2.7, share=False)
+    norm = log_colors([one.score.values for one in shown], min(one.fair for one in shown))
+    images = [paint(ax, one, norm) for ax, one in zip(axes, shown, strict=True)]
+    for ax, subject in zip(axes, subjects, strict=True):
+        entitle(ax, sample_label(subject.sample))
+    axes[0].set_ylabel("position")
+    color_bar(axes, images[-1], f"attention received\n{SCORES[inputs.scale]}")
+    legend_above(drawn, legend_entries(shown))
+    caption(drawn, made_by(inputs.rule, inputs.scale, inputs.group, *depth_lines(shown)))
+    return drawn
+
+
+def _of(subject: Subject, inputs: Inputs) -> Profile:
+    return profile(subject.sample, inputs.rule, group=inputs.group, scale=inputs.scale)

@@ -1,0 +1,163 @@
+"""How long sinks live, and how far the strongest key of a head moves from step to step.
+
+Lifetimes are drawn as survival: the share of sinks still alive after so many steps, by the estimator of E. L. Kaplan
+and P. Meier, Journal of the American Statistical Association 53 (1958), pages 457 to 481, which takes a sink that
+still lives at the last step for what it is: one whose end was not seen. A life is a run of steps at which one (layer,
+head, position) is a sink.
+
+Displacement is signed, positive to the right, counted in bins that double in width.
+
+Where it misleads: in an autoregressive model every step asks another query, so lives are shorter and moves longer for
+that reason alone; and with few steps the tail rests on few sinks.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from sinkscope.errors import UserError
+from sinkscope.report.figures.inputs import RULE, Inputs, views
+from sinkscope.report.figures.labels import caption, entitle, made_by
+from sinkscope.report.figures.panels import fresh_axes, panels, percent_axis, whole_ticks
+from sinkscope.report.figures.registry import figure
+from sinkscope.report.figures.style import LINES, house_style
+from sinkscope.sinks import SinkRule, displacement, sink_lifetimes
+from sinkscope.sinks.lifetimes import lifetime_counts
+from sinkscope.sinks.tables.base import add_sums
+
+LIVES = "every sink of every layer and head, Kaplan-Meier"
+MOVES = "strongest key of every layer and head"
+ONE_STEP = "there is but one step, in which nothing lives or moves"
+LIVED, MOVED = "how long sinks live", "how far the strongest key moves"
+_Some = Iterable[xr.Dataset]
+Moves = tuple[list[str], NDArray[np.float64]]
+"""Names of bins, from far left to far right, and the share of moves in each."""
+
+
+def survival(samples: _Some, rule: SinkRule, *, group: str = "all") -> xr.DataArray:
+    """Share of sinks that are still alive after a number of steps, `(steps,)`, from 0 on, where it is 1.
+
+    Raises `UserError` where there are no two steps or no sinks.
+    """
+    total: xr.Dataset | None = None
+    longest = 0
+    for view in views(samples, rule, group):
+        longest = max(longest, view.sinks.sizes["step"])
+        counts = lifetime_counts(sink_lifetimes(view.sinks)).sum("layer")
+        total = counts if total is None else add_sums(total, counts)
+    if longest < 2:
+        raise UserError(ONE_STEP)
+    if total is None or not bool((total["runs"] > 0).any()):
+        raise UserError("the rule finds no sinks: choose a milder one")
+    ended = (total["runs"] - total["censored"]).values
+    at_risk = total["runs"].values[::-1].cumsum()[::-1]
+    alive = np.cumprod(1 - ended / np.maximum(at_risk, 1))
+    steps = np.concatenate([[0], total["lifetime"].values])
+    return xr.DataArray(np.concatenate([[1.0], alive]), dims="steps", coords={"steps": steps}, name="alive")
+
+
+def move_shares(samples: _Some, *, group: str = "all") -> Moves:
+    """Share of moves in each bin of signed displacement, and the bins' names; bins reach as far as any move.
+
+    Raises `UserError` where no two neighbouring steps have a strongest key.
+    """
+    moves = [np.zeros(0)]
+    for view in views(samples, RULE, group):
+        signed = displacement(view.positions[view.finest]).values.ravel()
+        moves.append(signed[np.isfinite(signed)])
+    every = np.concatenate(moves)
+    if every.size == 0:
+        raise UserError(ONE_STEP)
+    number = np.sign(every) * np.ceil(np.log2(np.abs(every) + 1))  # 0; 1; 2, 3; 4 to 7; ...
+    reach = max(1, int(np.abs(number).max()))
+    bins = np.arange(-reach, reach + 1)
+    return [bin_name(int(one)) for one in bins], np.array([(number == one).mean() for one in bins])
+
+
+def bin_name(number: int) -> str:
+    """Of bin 0, 1, 2, 3 ...: "0", "+1", "+2 to +3", "+4 to +7"; to the left with a minus."""
+    low, high = 2 ** (abs(number) - 1) if number else 0, 2 ** abs(number) - 1
+    if number < 0:
+        low, high = -high, -low
+    return f"{low:+d}" if low == high != 0 else f"{low:+d} to {high:+d}" if number else "0"
+
+
+@house_style
+def lifetime_curves(
+    samples: Mapping[str, _Some], rule: SinkRule = RULE, *, group: str = "all", ax: Axes | None = None
+) -> Axes:
+    """Draw survival, one line for the samples under each label. Returns the axes, `ax` or new ones."""
+    ax = fresh_axes(4.2, 2.6) if ax is None else ax
+    paint_lives(ax, {label: survival(some, rule, group=group) for label, some in samples.items()})
+    entitle(ax, _title(samples, LIVED), made_by(rule, None, group, LIVES))
+    return ax
+
+
+@house_style
+def displacement_shares(samples: Mapping[str, _Some], *, group: str = "all", ax: Axes | None = None) -> Axes:
+    """Draw how far the strongest keys move, one line for the samples under each label. Returns the axes."""
+    ax = fresh_axes(4.2, 2.8) if ax is None else ax
+    paint_moves(ax, {label: move_shares(some, group=group) for label, some in samples.items()})
+    entitle(ax, _title(samples, MOVED), made_by("the strongest key", None, group, MOVES))
+    return ax
+
+
+def paint_lives(ax: Axes, alive: Mapping[str, xr.DataArray]) -> None:
+    """Survival curves by label, without title."""
+    for number, (label, share) in enumerate(alive.items()):
+        color, dash, _ = LINES[number % len(LINES)]
+        ax.plot(
+            share["steps"], share, color=color, linestyle=dash, label=label, drawstyle="steps-post", clip_on=False,
+            in_layout=False,
+        )  # fmt: skip
+    ax.set_xlim(left=0)
+    ax.set_ylim(0, 1)
+    ax.set_xlabel("steps")
+    ax.set_ylabel("sinks still alive")
+    whole_ticks(ax.xaxis)
+    percent_axis(ax.yaxis)
+    if len(alive) > 1:
+        ax.legend(loc="upper right")
+
+
+def paint_moves(ax: Axes, found: Mapping[str, Moves]) -> None:
+    """Shares of moves by label, without title; those that do not move are told in the legend."""
+    names = max((bins for bins, _ in found.values()), key=len)
+    for number, (label, (bins, shares)) in enumerate(found.items()):
+        color, dash, marker = LINES[number % len(LINES)]
+        places = np.arange(len(bins)) + (len(names) - len(bins)) // 2
+        still = np.arange(len(bins)) == len(bins) // 2
+        name = f"{label}, stays: {shares[still][0]:.0%}"
+        ax.plot(
+            places, np.where(still, np.nan, shares), color=color, linestyle=dash, marker=marker, label=name,
+            clip_on=False, in_layout=False,
+        )  # fmt: skip
+    ax.set_xticks(np.arange(len(names)), names, rotation=45, ha="right", rotation_mode="anchor")
+    ax.set_ylim(bottom=0)
+    ax.set_xlabel("positions moved from one step to the next")
+    ax.set_ylabel("share of all steps")
+    ax.legend(loc="upper left")
+    percent_axis(ax.yaxis)
+
+
+def _title(samples: Mapping[str, _Some], what: str) -> str:
+    return f"{next(iter(samples))}: {what}" if len(samples) == 1 else what
+
+
+@figure("lifetimes", "how long sinks live, and how far the strongest key moves, for all traces")
+def lives_and_moves(inputs: Inputs) -> Figure:
+    """Two panels, one line a trace in each, over all its samples."""
+    samples = inputs.by_label()
+    lives = {label: survival(some, inputs.rule, group=inputs.group) for label, some in samples.items()}
+    moves = {label: move_shares(some, group=inputs.group) for label, some in samples.items()}
+    drawn, (left, right) = panels(2, height=2.9, share=False)
+    paint_lives(left, lives)
+    paint_moves(right, moves)
+    entitle(left, _title(samples, LIVED))
+    entitle(right, _title(samples, MOVED))
+    caption(drawn, made_by(inputs.rule, None, inputs.group, f"left: {LIVES}", f"right: {MOVES}"))
+    return drawn

@@ -1,0 +1,91 @@
+"""Make figures into files: all that the inputs allow, with the reason for each that is left out.
+
+    made = make_figures(Inputs(subjects=subjects), Path("figures"), ending="svg")
+    made.files["heat-map"], made.left_out
+
+Costs a pass over all samples for each figure that counts, and the memory of one sample.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sinkscope.errors import UserError
+from sinkscope.report.figures.inputs import Inputs
+from sinkscope.report.figures.registry import FIGURES, find_figure
+from sinkscope.report.figures.style import FORMATS, write_figure
+
+
+@dataclass(frozen=True)
+class Made:
+    """Files by the figures' names, and why others are not among them."""
+
+    files: dict[str, Path]
+    left_out: dict[str, str]
+
+
+def check_figures(out: Path, *, ending: str = "svg", only: Sequence[str] = (), overwrite: bool = False) -> list[str]:
+    """Names of the figures asked, all without `only`; the folder is not made yet.
+
+    Raises `UserError` for an unknown figure or ending, a file in place of the folder, and for files that exist already
+    unless `overwrite`, and where the folder can't be made.
+    """
+    names = [find_figure(name).name for name in dict.fromkeys(only)] or sorted(FIGURES)
+    if ending not in FORMATS:
+        raise UserError(f"unknown format {ending!r}: use one of {', '.join(FORMATS)}")
+    _require_folder(out)
+    there = [file for name in names if (file := out / f"{name}.{ending}").exists()]
+    if there and not overwrite:
+        more = f" and {len(there) - 1} more" if len(there) > 1 else ""
+        raise UserError(f"{there[0]}{more} exists already: replace it (--overwrite) or name another folder")
+    return names
+
+
+def make_figures(
+    inputs: Inputs,
+    out: Path,
+    *,
+    ending: str = "svg",
+    only: Sequence[str] = (),
+    overwrite: bool = False,
+    observer: Callable[[str], None] | None = None,
+) -> Made:
+    """Draw the figures named in `only`, or all, and write each as `out/NAME.ending`.
+
+    observer: called with the name of each figure before it is drawn. Raises `UserError` as `check_figures` does, where
+    the folder can't be made or written, and where the inputs allow none of what was asked.
+    """
+    names = check_figures(out, ending=ending, only=only, overwrite=overwrite)
+    files: dict[str, Path] = {}
+    left_out: dict[str, str] = {}
+    for name in names:
+        if observer is not None:
+            observer(name)
+        try:
+            drawn = FIGURES[name].draw(inputs)
+        except UserError as error:
+            left_out[name] = str(error)
+            continue
+        _make_folder(out)
+        write_figure(drawn, out / f"{name}.{ending}")
+        files[name] = out / f"{name}.{ending}"
+    if not files:
+        raise UserError(f"nothing can be drawn; {'; '.join(f'{name}: {why}' for name, why in left_out.items())}")
+    return Made(files, left_out)
+
+
+def _require_folder(out: Path) -> None:
+    """Raise `UserError` where it is clear beforehand that no figure can be written there."""
+    nearest = next(path for path in (out, *out.absolute().parents) if path.exists())
+    if not nearest.is_dir():
+        raise UserError(f"{nearest} is a file: name a folder for the figures")
+    if not os.access(nearest, os.W_OK):
+        raise UserError(f"{nearest} can't be written: name another folder for the figures")
+
+
+def _make_folder(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"the folder {out} can't be made ({error.strerror}): name another") from error

@@ -1,0 +1,115 @@
+"""Which tokens hold the sinks, beside how often they stand on the canvas at all (Table 2).
+
+Dark bars: share of all sinks that stand on the token. Light bars: share of all (step, position) cells that it holds.
+Diamonds: share of steps at which it holds the strongest key of the mean over layers and heads.
+
+Where it misleads: in the first steps of a diffusion model nearly every position holds the mask token; without its base
+rate its share of the sinks says little.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from sinkscope.errors import UserError
+from sinkscope.report.figures.inputs import RULE, Inputs, with_first
+from sinkscope.report.figures.labels import caption, distinct, entitle, made_by, model_label, token_label
+from sinkscope.report.figures.panels import fresh_axes, legend_above, owner, panels, percent_axis
+from sinkscope.report.figures.registry import figure
+from sinkscope.report.figures.style import BASE, INK, SINK, house_style
+from sinkscope.sinks import SinkRule, summarise
+from sinkscope.sinks.tables.base import Vocabulary
+
+ROWS = 10
+COUNTED = "sinks of every step, layer and head; strongest keys of the mean over layers and heads"
+_THICK = 0.38
+
+
+def top_tokens(
+    samples: Iterable[xr.Dataset], rule: SinkRule, *, group: str = "all", rows: int = ROWS
+) -> tuple[xr.Dataset, list[str]]:
+    """The tokens that hold most sinks, `(token,)`, and their labels.
+
+    `sink_frequency`, `top_frequency`, `base_rate` as in the table "tokens". Raises `UserError` where the canvas was not
+    recorded and where the rule finds no sink.
+    """
+    vocabulary = Vocabulary()
+    report = summarise(_learned(samples, vocabulary), rule, group, tables=["tokens"])
+    if "tokens" in report.absent:
+        raise UserError(f"the tokens on the canvas are unknown: {report.absent['tokens']}")
+    table = report.tables["tokens"]
+    if not bool(table["sink_frequency"].notnull().any()):
+        raise UserError("the rule finds no sinks: choose a milder one")
+    most = np.maximum(table["sink_frequency"].fillna(0).values, table["top_frequency"].fillna(0).values)
+    order = np.argsort(-most, kind="stable")[:rows]
+    table = table.isel(token=order[most[order] > 0])
+    ids = [int(token) for token in table["token"].values]
+    labels = [token_label(vocabulary.lexicon(), token) for token in ids]
+    return table, distinct(labels, [f"id {token}" for token in ids])
+
+
+def _learned(samples: Iterable[xr.Dataset], vocabulary: Vocabulary) -> Iterator[xr.Dataset]:
+    """The samples as they come, their tokens' spellings kept."""
+    for sample in samples:
+        vocabulary.learn(sample)
+        yield sample
+
+
+@house_style
+def token_bars(
+    samples: Iterable[xr.Dataset],
+    rule: SinkRule = RULE,
+    *,
+    group: str = "all",
+    rows: int = ROWS,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw the tokens under the sinks of all these samples of one model. Returns the axes, `ax` or new ones."""
+    first, every = with_first(samples)
+    table, labels = top_tokens(every, rule, group=group, rows=rows)
+    ax = fresh_axes(4.2, 0.9 + 0.22 * len(labels)) if ax is None else ax
+    paint(ax, table, labels)
+    ax.legend(loc="lower right")
+    entitle(ax, model_label(first), made_by(rule, None, group, COUNTED))
+    return ax
+
+
+def paint(ax: Axes, table: xr.Dataset, labels: list[str]) -> None:
+    """The bars without title and legend, the most frequent on top."""
+    places = np.arange(len(labels), dtype=np.float64)
+    sinks = table["sink_frequency"].fillna(0).values
+    ax.barh(places - _THICK / 2, sinks, _THICK, color=SINK, label="of the sinks")
+    ax.barh(places + _THICK / 2, table["base_rate"].values, _THICK, color=BASE, label="of all positions")
+    top = table["top_frequency"].values
+    ax.plot(
+        np.where(top > 0, top, np.nan), places, linestyle="none", marker="D", mfc="white", mec=INK, mew=0.8,
+        clip_on=False, in_layout=False, label="of the strongest keys",
+    )  # fmt: skip
+    ax.set_yticks(places, labels, parse_math=False)
+    ax.tick_params(axis="y", length=0)
+    ax.set_ylim(len(labels) - 0.5, -0.5)
+    ax.set_xlim(left=0.0)
+    ax.set_xlabel("share")
+    percent_axis(ax.xaxis)
+
+
+@figure("tokens", "tokens that hold the sinks, beside their base rates (Table 2)")
+def token_panels(inputs: Inputs) -> Figure:
+    """One panel a trace, over all its samples."""
+    subjects = inputs.traced()
+    if len(subjects) == 1:
+        return owner(token_bars(subjects[0].samples, inputs.rule, group=inputs.group))
+    found = [top_tokens(one.samples, inputs.rule, group=inputs.group) for one in subjects]
+    most = max(len(labels) for _, labels in found)
+    drawn, axes = panels(len(found), height=0.9 + 0.2 * most, share=False)
+    for ax, subject, (table, labels) in zip(axes, subjects, found, strict=True):
+        paint(ax, table, labels)
+        ax.set_ylim(most - 0.5, -0.5)
+        entitle(ax, subject.label)
+    handles, names = axes[0].get_legend_handles_labels()
+    legend_above(drawn, handles, names)
+    caption(drawn, made_by(inputs.rule, None, inputs.group, COUNTED))
+    return drawn

@@ -1,0 +1,129 @@
+"""What a model learns and where its attention goes, over its training: from the logs of `sinkscope train`.
+
+Accuracy by task; and what the strongest key receives in whole passes over held-out documents, by layer, with Gu et
+al.'s Sink_k of the first token (2410.10781, epsilon 0.3).
+
+Where it misleads: accuracy at a point comes from few problems of each task, so a curve may wobble by 15 points.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from sinkscope.errors import UserError
+from sinkscope.families.packaged import PACKAGED, find_packaged
+from sinkscope.report.figures.inputs import Inputs, Training
+from sinkscope.report.figures.labels import caption, entitle, printable, shortened
+from sinkscope.report.figures.panels import WIDE, fresh_axes, percent_axis
+from sinkscope.report.figures.registry import figure
+from sinkscope.report.figures.style import LINES, SINK, heat_colors, house_style
+from sinkscope.sinks.ar import GU_EPSILON
+from sinkscope.training.log import NAME, read_log
+
+Log = Sequence[dict[str, Any]]
+PASS = "finished"
+MEASURED = "whole passes over held-out documents; queries: all; scale mean"
+RULE_LINE = f"rule: Sink_k, epsilon {GU_EPSILON:g}, and the strongest key"
+
+
+def read_training(path: str | Path) -> Training:
+    """The log in a folder, the folder of a log, or that of a packaged twin by its name.
+
+    Raises `UserError` where there is no log, or one without points or with lines that are none.
+    """
+    folder = find_packaged(str(path)) if str(path) in PACKAGED else Path(path)
+    folder = folder.parent if folder.name == NAME else folder
+    if not (folder / NAME).is_file():
+        raise UserError(f"{path} is no training log: name a folder with {NAME}, that file, or a packaged twin")
+    rows = read_log(folder)
+    if not rows:
+        raise UserError(f"{folder / NAME} has no point yet: wait for the training")
+    lacking = next((name for name in ("step", "accuracy", "sinks") if any(name not in row for row in rows)), None)
+    if lacking is not None:
+        raise UserError(f"{folder / NAME} has a point without {lacking!r}: measure anew with sinkscope train")
+    return Training(name=folder.name, rows=tuple(rows))
+
+
+@house_style
+def accuracy_curves(name: str, rows: Log, *, ax: Axes | None = None) -> Axes:
+    """Draw accuracy by task over the optimizer's steps. Returns the axes, `ax` or new ones."""
+    ax = fresh_axes(4.6, 2.6) if ax is None else ax
+    paint_accuracy(ax, rows)
+    _label(ax, "problems answered")
+    entitle(ax, printable(shortened(name, 40)), "exact answers to held-out problems")
+    return ax
+
+
+@house_style
+def emergence_curves(name: str, rows: Log, *, ax: Axes | None = None) -> Axes:
+    """Draw the strongest key's attention by layer, and Sink_k of the first token.
+
+    Returns the axes, `ax` or new ones.
+    """
+    ax = fresh_axes(4.6, 2.6) if ax is None else ax
+    paint_attention(ax, rows)
+    _label(ax, "attention received")
+    entitle(ax, printable(shortened(name, 40)), f"{RULE_LINE}; {MEASURED}")
+    return ax
+
+
+def _label(ax: Axes, what: str) -> None:
+    ax.set_xlabel("optimizer steps")
+    ax.set_ylabel(what)
+    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), handlelength=2.6)
+
+
+def paint_accuracy(ax: Axes, rows: Log) -> None:
+    """One line a task."""
+    steps = [row["step"] for row in rows]
+    tasks = list(dict.fromkeys(task for row in rows for task in row["accuracy"]))
+    for number, task in enumerate(tasks):
+        color, dash, _ = LINES[number // 3 % len(LINES)][0], ("-", "--", ":")[number % 3], ""
+        values = [row["accuracy"].get(task, np.nan) for row in rows]
+        ax.plot(steps, values, color=color, linestyle=dash, label=printable(task), marker="o" if len(rows) == 1 else "")
+    _shares(ax)
+
+
+def paint_attention(ax: Axes, rows: Log) -> None:
+    """One line a layer, darker towards the last, and the first token's Sink_k."""
+    steps = [row["step"] for row in rows]
+    marker = "o" if len(rows) == 1 else ""
+    received = np.array([row["sinks"][PASS]["top_received"] for row in rows])
+    colors = heat_colors()
+    for layer, values in enumerate(received.T):
+        depth = 0.25 + 0.75 * layer / max(1, received.shape[1] - 1)
+        ax.plot(steps, values, color=colors(depth), label=f"layer {layer}", marker=marker)
+    first = np.array([row["sinks"][PASS]["sink_first"] for row in rows]).mean(1)
+    label = "Sink_k, first token\n(mean over layers)"
+    ax.plot(steps, first, color=SINK, linestyle=(0, (4, 1.5)), linewidth=1.4, label=label, marker=marker)
+    _shares(ax)
+
+
+def _shares(ax: Axes) -> None:
+    ax.set_ylim(bottom=0)
+    percent_axis(ax.yaxis)
+
+
+@figure("training", "accuracy and the strongest key's attention over a training")
+def training_panels(inputs: Inputs) -> Figure:
+    """One column a training: accuracy above, attention below."""
+    if not inputs.trainings:
+        raise UserError("no training log was given (--log FOLDER)")
+    count = len(inputs.trainings)
+    drawn = Figure(figsize=(min(WIDE, 3.0 + 1.8 * count), 3.9), layout="constrained")
+    axes = drawn.subplots(2, count, sharex="col", sharey="row", squeeze=False)
+    for column, one in enumerate(inputs.trainings):
+        paint_accuracy(axes[0, column], one.rows)
+        paint_attention(axes[1, column], one.rows)
+        entitle(axes[0, column], printable(shortened(one.name, 40)))
+        axes[1, column].set_xlabel("optimizer steps")
+    axes[0, 0].set_ylabel("problems answered")
+    axes[1, 0].set_ylabel("attention received by\nthe strongest key")
+    for row in axes:
+        row[-1].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), handlelength=2.6)
+    caption(drawn, f"above: exact answers to held-out problems; below: {RULE_LINE}, {MEASURED}")
+    return drawn

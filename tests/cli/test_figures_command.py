@@ -1,0 +1,116 @@
+"""`sinkscope figures`: files made, what is left out, and every mistake in one line."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli_runs import Command, files_under
+
+from sinkscope.decoding import Denoising
+from sinkscope.families import Model
+from sinkscope.trace import Prompt, record
+
+ODD = ["\n", "<0x0A>", "<0xE2>", "שלום", "😀", "🧿", "漢字", "$x^2$", "\x00", "<b>&\"'", "\\n", "\u0301"]
+
+
+@pytest.fixture(scope="module")
+def trace(tiny: Callable[[str], Model], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recorded trace without token strings, its two samples of 6 steps."""
+    out = tmp_path_factory.mktemp("traces") / "llada.zarr"
+    prompts = [Prompt("q0", [5, 9, 2, 8]), Prompt("q1", [7, 3, 11])]
+    record(tiny("llada-tiny"), prompts, Denoising(gen_length=6, block_length=3, steps=6), out=out)
+    return out
+
+
+def test_files_are_made_and_listed(sinkscope: Command, trace: Path, tmp_path: Path) -> None:
+    out = tmp_path / "pictures"
+    asked = ["heat-map", "scores", "training", "attention-maps", "ablation"]
+    only = [part for name in asked for part in ("--only", name)]
+    found = sinkscope("figures", trace, "--out", out, "--epsilon", 2, "--log", "twin-dlm", *only, "--json").document
+    names = [one["name"] for one in found["files"]]
+    assert names == ["heat-map", "scores", "training"]
+    assert [one["file"] for one in found["files"]] == [str(out / f"{name}.svg") for name in names]
+    assert {file.name for file in out.iterdir()} == {f"{name}.svg" for name in names}
+    assert [one["name"] for one in found["left_out"]] == ["attention-maps", "ablation"]
+    assert "no full maps were recorded" in found["left_out"][0]["why"]
+    assert found["notes"] == []
+    assert "epsilon 2, scale sum" in (out / "heat-map.svg").read_text()
+
+
+def test_people_are_told_in_a_line_each(sinkscope: Command, trace: Path, tmp_path: Path) -> None:
+    told = sinkscope(
+        "figures", trace, "--out", tmp_path, "--format", "png", "--only", "top-position", "--only", "attention-maps"
+    ).table.splitlines()
+    assert told[0].startswith(f"{tmp_path / 'top-position.png'}: position of the strongest key")
+    assert told[1].startswith("left out: attention-maps, no full maps were recorded")
+    assert len(told) == 2
+    assert (tmp_path / "top-position.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_rule_scale_and_group_are_taken(sinkscope: Command, trace: Path, tmp_path: Path) -> None:
+    given = ("figures", trace, "--out", tmp_path, "--only", "heat-map", "--overwrite")
+    for options, expected in [
+        (("--rule", "threshold", "--value", 0.1, "--scale", "percent"), "rule: threshold, value 0.1; scale percent"),
+        (("--scale", "percent", "--epsilon", 5), "rule: excess, epsilon 5, scale percent"),
+        (("--rule", "top-k", "--k", 2, "--group", "masked"), "rule: top-k, k 2; scale sum; queries: masked"),
+        (("--rule", "first", "--k", 1, "--sample", "q1"), "llada-tiny: q1"),
+    ]:
+        sinkscope(*given, *options).table  # noqa: B018 - it looks at the exit code
+        assert expected in " ".join((tmp_path / "heat-map.svg").read_text().split())
+
+
+def test_odd_texts_and_an_unfinished_sample(sinkscope: Command, trace: Path, tmp_path: Path) -> None:
+    """Right-to-left, emoji, line breaks, bytes, formulas: no warning reaches the user."""
+    import shutil
+
+    shutil.copytree(trace, tmp_path / "odd.zarr")
+    for file in (tmp_path / "odd.zarr" / "samples").glob("*/zarr.json"):
+        document = json.loads(file.read_text())
+        names = {str(token): ODD[token % len(ODD)] for token in range(256)}
+        document["attributes"] |= {"tokens": names, "complete": False, "id": f"שלום $a$\n🧿 {file.parent.name}"}
+        file.write_text(json.dumps(document))
+    only = [part for name in ("heat-map", "tokens", "groups") for part in ("--only", name)]
+    found = sinkscope("figures", tmp_path / "odd.zarr", "--out", tmp_path / "out", "--epsilon", 2, *only, "--json")
+    assert len(found.document["files"]) == 3
+    assert "unfinished, its first 6 steps are drawn" in found.document["notes"][0]
+    assert "2 samples are unfinished" in found.document["notes"][1]
+    told = sinkscope("figures", tmp_path / "odd.zarr", "--out", tmp_path / "out", "--only", "scores")
+    assert len(told.table.splitlines()) == 3
+
+
+def test_mistakes_are_one_line_and_nothing_is_written(sinkscope: Command, trace: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    out = ("--out", tmp_path / "new")
+    before = files_under(tmp_path)
+    for arguments, message in [
+        ((), "nothing to draw: name traces, --ablation FOLDER or --log FOLDER"),
+        ((trace, "--only", "pie", *out), "unknown figure 'pie': use one of ablation"),
+        ((trace, "--format", "gif", *out), "unknown format 'gif': use one of svg, pdf, png"),
+        ((trace, "--out", tmp_path / "file"), "is a file: name a folder"),
+        ((trace, "--out", tmp_path / "file" / "in"), "is a file: name a folder"),
+        ((tmp_path / "no.zarr", *out), "there is no trace at"),
+        ((tmp_path, *out), "is not a sinkscope trace"),
+        ((trace, trace, *out), "is named twice"),
+        ((trace, "--sample", "q9", *out), "no trace has a sample with the id 'q9'"),
+        ((trace, "--rule", "sharpest", *out), "unknown sink rule 'sharpest'"),
+        ((trace, "--scale", "log", *out), "unknown scale 'log'"),
+        ((trace, "--scale", "mean", *out), "can never fire"),
+        ((trace, "--epsilon", "30", *out), "can never fire"),
+        ((trace, "--rule", "top-k", "--epsilon", "3", *out), "rule 'top-k' has no parameter 'epsilon'"),
+        ((trace, "--group", "everyone", *out), "unknown group of queries 'everyone'"),
+        ((trace, "--ablation", tmp_path, *out), "holds no cells of an ablation"),
+        ((trace, "--log", tmp_path, *out), "is no training log"),
+        (("--log", "twin-dlm", "--only", "heat-map", *out), "nothing can be drawn; heat-map: no trace was given"),
+    ]:
+        assert message in sinkscope("figures", *arguments).mistake
+    assert files_under(tmp_path) == before
+
+
+def test_files_that_exist_are_kept_unless_told(sinkscope: Command, tmp_path: Path) -> None:
+    given = ("figures", "--log", "twin-dlm", "--only", "training", "--out", tmp_path)
+    (tmp_path / "training.svg").write_text("old")
+    assert "exists already: replace it (--overwrite) or name another folder" in sinkscope(*given).mistake
+    assert (tmp_path / "training.svg").read_text() == "old"
+    sinkscope(*given, "--overwrite").table  # noqa: B018 - it looks at the exit code
+    assert (tmp_path / "training.svg").read_text() != "old"
