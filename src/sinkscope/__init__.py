@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sinkscope.decoding import decode as decode
     from sinkscope.decoding import denoise as denoise
     from sinkscope.decoding import generate as generate
+    from sinkscope.errors import NothingMaskedWarning as NothingMaskedWarning
     from sinkscope.errors import TrainedLengthWarning as TrainedLengthWarning
     from sinkscope.errors import UserError as UserError
     from sinkscope.evaluation import Score as Score
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "attention": ("Collect", "asking", "watch"),
     "decoding": ("Decoding", "Denoising", "Generation", "Step", "decode", "denoise", "generate"),
-    "errors": ("TrainedLengthWarning", "UserError"),
+    "errors": ("NothingMaskedWarning", "TrainedLengthWarning", "UserError"),
     "evaluation": ("Score", "evaluate"),
     "families": ("Family", "Model", "describe_model", "load_model"),
     "interventions": ("MaskSinks",),

@@ -10,5 +10,13 @@ class UserError(ValueError):
     """A mistake of the user's that one line explains: what was wanted, what came, what to do."""
 
 
-class TrainedLengthWarning(UserWarning):
+class Caution(UserWarning):
+    """Base of the cautions: the work goes on, but its result may not be what was meant."""
+
+
+class TrainedLengthWarning(Caution):
     """The model can run what is asked, but was only trained on shorter texts."""
+
+
+class NothingMaskedWarning(Caution):
+    """An intervention was asked for, and took nothing away in the whole run."""

@@ -1,15 +1,9 @@
 """`sinkscope ablate`: a grid at the command line, and masking in `generate` and `trace`."""
 
-import json
 from pathlib import Path
 
 import pytest
 from cli_runs import Command
-
-from sinkscope.decoding import Denoising, generate
-from sinkscope.families import load_model
-from sinkscope.interventions import MaskSinks
-from sinkscope.trace import open_trace
 
 
 @pytest.fixture
@@ -31,21 +25,32 @@ def test_a_grid_is_run_kept_and_taken_up_again(sinkscope: Command, twin: Path, t
         ],
     ]
     assert found["cells"][1]["keys_cut"] == pytest.approx(2)
-    assert len(found["contrasts"]) == 6 and len(found["verdicts"]) == 3
+    assert len(found["contrasts"]) == 6 and len(found["verdicts"]) == 6 and found["notes"] == []
+    assert {(cell["room"], cell["batch_size"], cell["better"]) for cell in found["cells"]} == {(24, 64, "high")}
     again = sinkscope(*given, "--resume", "--json").document
     assert again == found  # the very cells, their times included
     assert "holds cells already" in sinkscope(*given).mistake
     names = {file.name for file in (tmp_path / "grid").iterdir()}
     assert names == {"cells.jsonl", "table.md", "table.csv"}
-    assert (tmp_path / "grid" / "table.md").read_text().count("| top-2 |") == 3
+    written = (tmp_path / "grid" / "table.md").read_text()
+    assert written.count("| top-2 |") == 3 and found["verdicts"][0] in written
+    assert "detect previous" in written and "mass: attention removed" in written
+    assert len((tmp_path / "grid" / "table.csv").read_text().splitlines()) == 11
 
 
-def test_the_table_ends_with_what_it_says(sinkscope: Command, twin: Path) -> None:
-    text = sinkscope(
-        "ablate", twin, "--task", "sort", "--n", 2, "--room", 24, "--top-k", "1", "--control", "lowest"
-    ).table
-    assert "top-1" in text and "lowest" in text
-    assert text.splitlines()[-1].startswith(f"{twin}, sort, top-1: ")
+def test_a_smaller_batch_goes_on_with_the_cells(sinkscope: Command, twin: Path, tmp_path: Path) -> None:
+    options = "--task copy --n 4 --room 24 --top-k 2 --control none"
+    given = ("ablate", twin, *options.split(), "--out", tmp_path / "a")
+    found = sinkscope(*given, "--json").document
+    assert sinkscope(*given, "--resume", "--batch-size", 1, "--json").document == found
+
+
+def test_controls_may_be_none(sinkscope: Command, twin: Path) -> None:
+    options = "--task copy --n 2 --room 24 --top-k 1 --json --control"
+    given = ("ablate", twin, *options.split())
+    for controls, named in (("none", set()), ("none,lowest", {"lowest"})):
+        cells = sinkscope(*given, controls).document["cells"]
+        assert {cell["masked"] for cell in cells} == {"plain", "sinks", *named}
 
 
 @pytest.mark.parametrize(
@@ -59,17 +64,14 @@ def test_the_table_ends_with_what_it_says(sinkscope: Command, twin: Path) -> Non
         (("--task", "copy", "--epsilon", "many"), "--epsilon takes numbers"),
         (("--task", "copy", "--epsilon", "3", "--scale", "mean"), "can never fire"),
         (("--task", "copy", "--epsilon", "500", "--n", "2", "--room", "24"), "can never fire"),
-        (("--task", "copy", "--control", "none,random"), "unknown control 'none'"),
         (("--task", "copy", "--control", "random,"), "--control takes names"),
         (("--task", "copy", "--mask-layers", "9", "--n", "2", "--room", "24"), "no layer 9"),
         (("--task", "copy", "--mask-queries", "nobody"), "unknown group of queries 'nobody'"),
-        (
-            (
-                "--task",
-                "chess",
-            ),
-            "unknown task 'chess'",
-        ),
+        (("--task", "chess"), "unknown task 'chess'"),
+        (("--task", "copy", "--texts", "prose"), "copy tells its own examples"),
+        (("--task", "infilling-0.3", "--texts", "nowhere.txt"), "No such file or directory"),
+        (("--task", "infilling-0.3", "--n", "2", "--room", "24"), "--detect same --first-step 0"),
+        (("--task", "copy", "--first-step", "40", "--n", "2", "--room", "24"), "nothing would be masked"),
         (("--task", "copy", "--resume"), "--resume needs --out"),
     ],
 )
@@ -82,23 +84,3 @@ def test_a_control_that_needs_masks_is_refused_for_a_model_without(
 ) -> None:
     given = ("--task", "copy", "--n", 2, "--room", 24, "--control", "mask-matched", "--top-k", 1)
     assert "needs mask tokens" in sinkscope("ablate", twin_folders["twin-ar"], *given).mistake
-
-
-def test_generate_and_trace_mask_too(sinkscope: Command, twin: Path, tmp_path: Path) -> None:
-    given = ("--prompt", "Copy the list: a d =>", "--gen-length", 4, "--mask-top-k", 3, "--mask-control", "random")
-    found = sinkscope("generate", twin, *given, "--json").document
-    model = load_model(twin, device="cpu")
-    wanted = MaskSinks(3, control="random")
-    done = generate(
-        model, "Copy the list: a d =>", Denoising(gen_length=4, block_length=4, steps=None), intervention=wanted
-    )
-    assert found["results"][0]["sequence"] == done.sequences[0].tolist()
-    assert done.removed is not None
-    assert found["results"][0]["removed"] == done.removed.to_dict()
-    assert found["intervention"] == json.loads(json.dumps(wanted.to_dict()))
-    sinkscope("trace", twin, *given, "--out", tmp_path / "masked.zarr")
-    assert open_trace(tmp_path / "masked.zarr").attrs["intervention"] == found["intervention"]
-    assert (
-        "--mask-control lowest needs --mask-top-k"
-        in sinkscope("generate", twin, "--prompt", "a", "--mask-control", "lowest").mistake
-    )

@@ -11,29 +11,24 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_rows import exact
 
 from sinkscope.errors import UserError
-from sinkscope.evaluation import evaluate
+from sinkscope.evaluation import evaluate, examples, find_task
 from sinkscope.evaluation.ablation import (
     Examples,
     Grid,
     Outcome,
+    Progress,
     Row,
     ablate,
-    as_csv,
-    as_markdown,
-    contrasts,
     difference,
     find_measure,
+    read_rows,
     records,
-    shown,
-    verdicts,
 )
 from sinkscope.evaluation.ablation.exact_answers import ExactAnswers
-from sinkscope.evaluation.infilling import infilling_accuracy
 from sinkscope.evaluation.intervals import wilson_interval
-from sinkscope.evaluation.perplexity import perplexity
-from sinkscope.evaluation.texts import little_texts
 from sinkscope.families import Model, load_model
 from sinkscope.interventions import MaskSinks
 from sinkscope.sinks import Excess
@@ -45,10 +40,6 @@ LAWS = settings(max_examples=25, deadline=None)
 def twin(twin_folders: dict[str, Path]) -> Model:
     """An untrained diffusion twin."""
     return load_model(twin_folders["twin-dlm"], device="cpu")
-
-
-def exact(*right: int) -> Outcome:
-    return Outcome(np.array(right, dtype=np.float64), np.ones(len(right)), exact=True)
 
 
 @LAWS
@@ -125,7 +116,7 @@ def test_a_grid_that_makes_no_sense_is_refused(wrong: dict[str, Any], said: str)
 
 
 def grid_of(twin: Model, **changes: Any) -> Callable[..., list[Row]]:
-    measure = find_measure("copy")(twin, Examples(n=6, seed=1, room=40, batch_size=4))
+    measure = find_measure("copy", Examples(n=6, seed=1, room=40, batch_size=4))(twin)
     grid = Grid(**{"keys": (0, 1, 3), "controls": ("random",), **changes})
     return lambda **options: ablate([(twin, measure)], grid, **options)
 
@@ -161,7 +152,7 @@ def test_cells_are_kept_and_taken_up_again(twin: Model, tmp_path: Path, monkeypa
         assert old.outcome.numerators.tolist() == new.outcome.numerators.tolist()
     larger = grid_of(twin, controls=("random", "lowest"))(out=tmp_path / "grid", resume=True)
     assert len(asked) == 3 and len(larger) == 7
-    other = find_measure("copy")(twin, Examples(n=5, seed=1, room=40, batch_size=4))
+    other = find_measure("copy", Examples(n=5, seed=1, room=40, batch_size=4))(twin)
     ablate([(twin, other)], Grid(keys=(1,), controls=()), out=tmp_path / "grid", resume=True)
     assert len(asked) == 5  # other examples: nothing is taken over
 
@@ -181,9 +172,55 @@ def test_a_folder_that_holds_something_else_is_refused(twin: Model, tmp_path: Pa
 
 
 def test_everything_is_checked_before_the_first_cell(twin: Model, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="keys can't be masked where there are"):
+    with pytest.raises(UserError, match="500 keys can't be masked where"):
         grid_of(twin, keys=(1, 500))(out=tmp_path / "grid")
     assert not (tmp_path / "grid").exists()
+
+
+def test_a_refusal_names_the_cell_and_the_example(twin: Model) -> None:
+    shortest = min(examples(find_task("copy"), 6, seed=1, room=40), key=lambda one: len(one.prompt.split()))
+    with pytest.raises(UserError) as said:
+        grid_of(twin, keys=(500,))()
+    assert str(said.value).startswith(f"{twin.name}, copy, top-500: 500 keys can't be masked where")
+    assert repr(shortest.prompt) in str(said.value)
+    with pytest.raises(UserError, match=r"copy, top-1: no layer 9: .* has layers 0 to 1$"):
+        grid_of(twin, keys=(1,), masking=MaskSinks(layers=(9,)))()
+
+
+def test_another_batch_size_takes_over_the_cells(twin: Model, tmp_path: Path) -> None:
+    first = grid_of(twin)(out=tmp_path / "grid")
+    measure = find_measure("copy", Examples(n=6, seed=1, room=40, batch_size=1))(twin)
+    again = ablate([(twin, measure)], Grid(keys=(1, 3), controls=("random",)), out=tmp_path / "grid", resume=True)
+    assert [row.seconds for row in again] == [row.seconds for row in first]  # the very cells
+    assert {row.batch_size for row in again} == {4}
+
+
+def test_cells_are_read_as_they_were_run(twin: Model, tmp_path: Path) -> None:
+    masking = MaskSinks(seed=5, layers=(1,), classes=("prompt", "other"))
+    rows = grid_of(twin, keys=(2, Excess(0.5)), draws=2, masking=masking)(out=tmp_path / "grid")
+    read = read_rows(tmp_path / "grid")
+    assert records(read) == records(rows)
+    assert [row.cell for row in read] == [row.cell for row in rows]
+    (tmp_path / "other").mkdir()
+    with pytest.raises(UserError, match=r"holds no cells of an ablation \(No such file"):
+        read_rows(tmp_path / "other")
+
+
+def test_the_observer_sees_the_whole_grid_from_its_start(twin: Model, tmp_path: Path) -> None:
+    told: list[Progress] = []
+    grid_of(twin)(out=tmp_path / "grid", observer=told.append)
+    start, end = told[0], told[-1]
+    assert (start.cells_done, start.cells, start.examples_done, start.examples, start.seconds_left) == (
+        0, 5, 0, 5 * 6, None,
+    )  # fmt: skip
+    assert (end.cells_done, end.examples_done, end.seconds_left) == (5, 30, 0)
+    assert "copy" in start.row and "plain" in start.row
+    done = [now.examples_done for now in told]
+    assert done == sorted(done) and set(done) >= {4, 6, 10, 12}  # after every batch of at most 4
+    assert all(now.seconds_left is not None and now.seconds_left > 0 for now in told if 0 < now.examples_done < 30)
+    told.clear()
+    grid_of(twin, keys=(1, 3, 4))(out=tmp_path / "grid", resume=True, observer=told.append)
+    assert told[0].examples == 2 * 6 and told[-1].examples_done == 2 * 6 and told[-1].cells_done == 7
 
 
 @dataclass(frozen=True)
@@ -194,6 +231,9 @@ class Hungry:
     task: str = "hungry"
     n: int = 2
     better: str = "high"
+    unit: str = "crumbs"
+    batch_size: int = 8
+    notes: tuple[str, ...] = ()
 
     def check(self, intervention: MaskSinks) -> None:
         del intervention
@@ -205,7 +245,7 @@ class Hungry:
         return exact(1, 1), None
 
     def settings(self) -> dict[str, Any]:
-        return {"batch_size": 8}
+        return {"task": self.task}
 
 
 @pytest.mark.parametrize(
@@ -219,106 +259,28 @@ class Hungry:
 def test_memory_that_runs_out_names_a_batch_size_and_keeps_cells(
     twin: Model, tmp_path: Path, error: BaseException
 ) -> None:
-    with pytest.raises(UserError, match="batch size 8: use batch size 4, and resume; finished cells are kept"):
-        ablate([(twin, Hungry(error))], Grid(keys=(1,)), out=tmp_path / "grid")
-    [line] = (tmp_path / "grid" / "cells.jsonl").read_text().splitlines()
+    out = tmp_path / "grid"
+    with pytest.raises(UserError) as said:
+        ablate([(twin, Hungry(error))], Grid(keys=(1,)), out=out)
+    assert str(said.value) == (
+        "memory ran out at hungry with batch size 8: use batch size 4 (--batch-size), and go on with the finished "
+        f"cells in {out} (--resume; in Python resume=True)"
+    )
+    [line] = (out / "cells.jsonl").read_text().splitlines()
     assert json.loads(line)["measured"]["numerators"] == [1.0, 1.0]
+    # As it says: a smaller batch goes on after the finished cell.
+    told: list[Progress] = []
+    smaller = Hungry(error, batch_size=1)
+    with pytest.raises(UserError, match="batch size 1: use shorter texts"):
+        ablate([(twin, smaller)], Grid(keys=(1,)), out=out, resume=True, observer=told.append)
+    assert told[0].examples == 3 * 2 and told[-1].cells_done == 1
+
+
+def test_memory_that_runs_out_without_a_folder_says_that_nothing_is_kept(twin: Model) -> None:
+    with pytest.raises(UserError, match=r"name a folder that keeps finished cells \(--out\); nothing was kept$"):
+        ablate([(twin, Hungry(MemoryError()))], Grid(keys=(1,)))
 
 
 def test_another_error_is_not_taken_for_want_of_memory(twin: Model) -> None:
     with pytest.raises(RuntimeError, match="a mistake of ours"):
         ablate([(twin, Hungry(RuntimeError("a mistake of ours")))], Grid(keys=(1,)))
-
-
-def made_rows(sinks: Outcome, controls: dict[str, list[Outcome]], better: str = "high") -> list[Row]:
-    plain = Outcome(np.ones(sinks.n), np.ones(sinks.n), sinks.exact)
-    grid = Grid(keys=(2,), controls=tuple(controls), draws=max(map(len, controls.values())))
-    outcomes = {"plain": [plain], "sinks": [sinks], **controls}
-    return [
-        Row(
-            model="m", task="t", better=better, cell=cell, outcome=outcomes[cell.masked][cell.draw], removed=None,
-            seconds=1.0,
-        )
-        for cell in grid.cells()
-    ]  # fmt: skip
-
-
-def test_the_verdict_says_which_controls_the_sinks_cost_is_beyond() -> None:
-    half = exact(*([1, 0] * 50))
-    rows = made_rows(half, {"random": [exact(*[1] * 100)] * 2, "equal-mass": [exact(*[0] * 100)] * 2, "lowest": [half]})
-    found = {one.control: one.cost for one in contrasts(rows)}
-    assert found["random"].value == pytest.approx(0.5) and found["random"].low > 0
-    assert found["equal-mass"].value == pytest.approx(-0.5) and found["equal-mass"].high < 0
-    [sentence] = verdicts(rows)
-    assert sentence.startswith("m, t, top-2: sinks cost more than random (+0.500, ")
-    assert "; less than equal-mass (-0.500, " in sentence
-    assert sentence.endswith("; not beyond lowest (+0.000, +0.000 to +0.000)")
-
-
-def test_where_low_scores_are_better_the_cost_is_an_increase() -> None:
-    dear, cheap = (Outcome(np.full(9, value), np.ones(9), exact=False) for value in (3.0, 1.0))
-    [cost] = contrasts(made_rows(dear, {"lowest": [cheap]}, better="low"))
-    assert cost.cost.value == pytest.approx(2.0)
-
-
-def test_tables_say_the_same_in_every_form(twin: Model) -> None:
-    rows = grid_of(twin)()
-    made = records(rows)
-    lines = as_csv(made).splitlines()
-    assert lines[0].split(",") == list(made[0]) and len(lines) == 1 + len(rows)
-    assert [line.split(",")[3] for line in lines[1:]] == [row.cell.masked for row in rows]
-    assert made[0]["difference"] is None
-    for one, row in zip(made[1:], rows[1:], strict=True):
-        assert one["difference"] == pytest.approx(row.outcome.score - rows[0].outcome.score)
-        assert one["keys_cut"] == pytest.approx(int(row.cell.keys.removeprefix("top-")))
-        assert 0 < one["mass"] < 1 and 0 <= one["mask_share"] <= 1
-    [(title, cells)] = shown(made).items()
-    assert title == f"{twin.name}, copy" and len(cells) == len(rows)
-    for cell in cells:
-        assert "| " + " | ".join(cell) + " |" in as_markdown(made)
-
-
-@pytest.mark.filterwarnings("ignore::sinkscope.errors.TrainedLengthWarning")
-def test_perplexity_and_infilling_are_measures_too(twin_folders: dict[str, Path], twin: Model) -> None:
-    causal = load_model(twin_folders["twin-ar"], device="cpu")
-    examples = Examples(n=4, seed=2, room=48, batch_size=2)
-    texts = little_texts(4, length=48, seed=2)
-    made = find_measure("perplexity")(causal, examples)
-    rows = ablate([(causal, made)], Grid(keys=(2,), controls=()))
-    for row in rows:
-        alone = perplexity(causal, texts, batch_size=2, intervention=row.cell.intervention)
-        assert row.outcome.score == pytest.approx(alone.nats_per_token)
-        assert row.better == "low"
-    assert rows[0].outcome.score != rows[1].outcome.score
-    grid = Grid(keys=(2,), controls=(), masking=MaskSinks(detect="same", first_step=0))
-    rows = ablate([(twin, find_measure("infilling-0.5")(twin, examples))], grid)
-    for row in rows:
-        [one] = infilling_accuracy(
-            twin, texts, ratios=(0.5,), draws=3, seed=2, batch_size=2, intervention=row.cell.intervention
-        )
-        assert row.outcome.numerators.tolist() == list(one.right)
-        assert (row.task, row.outcome.score) == ("infilling-0.5", one.accuracy)
-
-
-@pytest.mark.parametrize(
-    ("name", "texts", "said"),
-    [
-        ("infilling-many", None, "the ratio must be a number"),
-        ("infilling-1.5", None, "above 0 and at most 1"),
-        ("perplexity", None, "infilling"),
-        ("infilling-0.3", "nowhere.txt", "No such file or directory; name one of little, prose, reactions"),
-        ("infilling-0.3", "prose", "no token for"),
-    ],
-)
-def test_a_measure_that_a_model_cannot_have_is_refused(twin: Model, name: str, texts: str | None, said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        find_measure(name)(twin, Examples(n=2, room=24, texts=texts))
-
-
-def test_texts_come_from_a_file_too(twin: Model, tmp_path: Path) -> None:
-    file = tmp_path / "texts.txt"
-    file.write_text("Ann has the ball.\n\nBo has the cup.\n")
-    assert find_measure("infilling-0.3")(twin, Examples(texts=str(file))).n == 2
-    file.write_text("\n")
-    with pytest.raises(UserError, match="holds no text"):
-        find_measure("infilling-0.3")(twin, Examples(texts=str(file)))

@@ -192,7 +192,7 @@ def test_masking_reaches_log_likelihoods_and_says_what_single_passes_need(made: 
             for (one, _), (other, _) in zip(plain.loglikelihood(pairs), cut.loglikelihood(pairs), strict=True)
         )
         assert cut.get_model_info()["sinkscope"]["runs"][0]["removed"]["mass"] > 0
-    with pytest.raises(UserError, match="use detect='same', first_step=0"):
+    with pytest.raises(UserError, match="detect='same', first_step=0; --detect same"):
         made("llada", top_k=2).loglikelihood(pairs)
 
 

@@ -264,7 +264,7 @@ def test_text_is_encoded_and_long_ones_are_warned_of() -> None:
         ({"ratios": (0.5, 0.5)}, "the mask ratio 0.5 is given twice"),
         ({"draws": 0}, "draws must be a whole number of at least 1, got 0"),
         ({"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
-        ({"intervention": MaskSinks(1)}, "masks from step 1 on: use detect='same', first_step=0"),
+        ({"intervention": MaskSinks(1)}, "masking begins at step 1, counted from 0"),
         ({"intervention": replace(SINKS, keys=3)}, "3 keys can't be masked where there are 3"),
     ],
 )

@@ -281,8 +281,8 @@ def test_long_texts_are_warned_of(tiny: Models) -> None:
         ({"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
         ({"cfg_scale": -1.0}, "cfg_scale must be at least 0, got -1.0"),
         ({"cfg_scale": math.nan}, "cfg_scale must be at least 0, got nan"),
-        ({"intervention": MaskSinks(1)}, "masks from step 1 on: use detect='same', first_step=0"),
-        ({"intervention": MaskSinks(1, detect="same")}, "masks from step 1 on: use detect='same', first_step=0"),
+        ({"intervention": MaskSinks(1)}, "masking begins at step 1, counted from 0"),
+        ({"intervention": MaskSinks(1, detect="same")}, "masking begins at step 1, counted from 0"),
         ({"intervention": MaskSinks(5, detect="same", first_step=0)}, "5 keys can't be masked where there are 5"),
     ],
 )

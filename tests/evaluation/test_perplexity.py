@@ -356,7 +356,7 @@ def refusals() -> list[tuple[dict[str, Any], str]]:
         ({**masking, "intervention": MaskSinks(3)}, "3 keys can't be masked where there are 3"),
         ({**masking, "intervention": MaskSinks(7, **SAME)}, "7 keys can't be masked where there are 7"),
         ({**masking, "intervention": MaskSinks(1, layers=(2,))}, "no layer 2"),
-        ({**masking, "intervention": MaskSinks(1, first_step=17)}, "masks from step 17 on: use detect='same'"),
+        ({**masking, "intervention": MaskSinks(1, first_step=17)}, "masking begins at step 17, counted from 0"),
         ({**masking, "intervention": MaskSinks(1, control="mask-matched")}, "needs mask tokens"),
     ]
 
@@ -383,7 +383,7 @@ def test_what_is_refused_before_the_first_pass(model: Model, options: dict[str, 
         (["Ann"], [[2]], {}, "prompt 0 is text, token ids were wanted"),
         ([[1]], [[101]], {}, "answer 0 holds token id 101, the model's vocabulary has ids 0 to 100"),
         ([[1], [1] * 33], [[1], [2] * 32], {}, "prompt with answer 1 has 65 tokens, the context of .* is 64"),
-        ([[1, 2, 3]], [[1]], {"intervention": MaskSinks(1)}, "in steps 0 to 0, and this masks from step 1 on"),
+        ([[1, 2, 3]], [[1]], {"intervention": MaskSinks(1)}, "passed at most 1 time, and masking begins at step 1"),
         ([[1]], [[1]], {"batch_size": -1}, "batch_size must be"),
     ],
 )

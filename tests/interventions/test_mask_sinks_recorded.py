@@ -12,8 +12,9 @@ import pytest
 import torch
 from cut_maps import strongest
 
-from sinkscope.decoding import Decoding, Denoising, generate
-from sinkscope.errors import UserError
+from sinkscope.decoding import Decoding, Denoising, denoise, generate
+from sinkscope.decoding.intervening import Removed
+from sinkscope.errors import NothingMaskedWarning, UserError
 from sinkscope.families import Model, load_model
 from sinkscope.interventions import MaskSinks
 from sinkscope.sinks import Excess, TopK, find_sinks
@@ -109,6 +110,28 @@ def test_rules_see_in_a_trace_what_was_masked(tmp_path: Path, causal_folder: Pat
             assert (received[step + 1] == 0).sum(-1).max() == 1
 
 
+def test_what_was_taken_away_is_stored_step_by_step(tiny: Callable[[str], Model], tmp_path: Path) -> None:
+    """Alone as in a batch, and as the loop tells it."""
+    model, intervention = tiny("llada-tiny"), MaskSinks(2, detect_from="clean")
+    trace = record(model, PROMPTS, SETTINGS, out=tmp_path / "t", intervention=intervention, batch_size=2)
+    for sample, prompt in zip(trace, PROMPTS, strict=True):
+        alone = [step.removed for step in denoise(model, [prompt], SETTINGS, intervention=intervention)]
+        for name in Removed.names():
+            wanted = [float(getattr(one, name)) for one in alone]
+            np.testing.assert_allclose(sample["removed"].sel(quantity=name), wanted, rtol=1e-5)
+        keys = sample["removed"].sel(quantity="keys").values
+        assert keys.tolist() == [0] + [2 * model.shape.layers * model.shape.heads] * (len(keys) - 1)
+    assert "removed" not in record(model, PROMPTS, SETTINGS, out=tmp_path / "plain")[0]
+
+
+def test_a_trace_in_which_nothing_was_masked_is_warned_of(tiny: Callable[[str], Model], tmp_path: Path) -> None:
+    nothing = MaskSinks(1, classes=("newline",))
+    with pytest.warns(NothingMaskedWarning):
+        record(tiny("llada-tiny"), PROMPTS, SETTINGS, out=tmp_path / "t", intervention=nothing)
+    # Nothing is left to run, so nothing is known of it.
+    record(tiny("llada-tiny"), PROMPTS, SETTINGS, out=tmp_path / "t", intervention=nothing, resume=True)
+
+
 def test_the_intervention_is_stored_and_resume_refuses_another(tiny: Callable[[str], Model], tmp_path: Path) -> None:
     model, out = tiny("llada-tiny"), tmp_path / "t"
     intervention = MaskSinks(Excess(0.9), layers=(0, 2), queries=("masked",), control="random", seed=3)
@@ -139,6 +162,9 @@ def test_a_stopped_run_is_resumed_to_the_same_numbers(tiny: Callable[[str], Mode
 
 
 def test_mistakes_name_the_prompt_and_leave_no_trace(tiny: Callable[[str], Model], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="prompt '0': 9 keys can't be masked where there are 9: a query must keep one"):
+    with pytest.raises(
+        UserError,
+        match="prompt '0': 9 keys can't be masked where there are 9, in the shortest text: a query must keep one",
+    ):
         record(tiny("llada-tiny"), PROMPTS, SETTINGS, out=tmp_path / "t", intervention=MaskSinks(9))
     assert not (tmp_path / "t").exists()

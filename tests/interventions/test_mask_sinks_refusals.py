@@ -1,14 +1,17 @@
 """What `MaskSinks` refuses, in one line, before any pass."""
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from sinkscope.decoding import Decoding, Denoising, decode, denoise, generate
-from sinkscope.errors import UserError
+from sinkscope.errors import NothingMaskedWarning, UserError
+from sinkscope.evaluation import infilling_accuracy
 from sinkscope.families import Model, load_model
 from sinkscope.interventions import MaskSinks
 from sinkscope.sinks import Excess, First, Threshold, TopK, ZScore
@@ -24,7 +27,11 @@ SETTING_MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"detect": "next"}, "unknown detect 'next'; choose one of previous, same"),
     ({"detect_from": "dirty"}, "unknown detect_from 'dirty'; choose one of masked, clean"),
     ({"how": "keys"}, "unknown how 'keys'; choose one of scores, values"),
-    ({"first_step": 0}, "first_step 0 with detect 'previous': step 0 has no step before it: use detect='same'"),
+    (
+        {"first_step": 0},
+        "first_step 0 with detect 'previous': step 0 has no step before it; mask by its own map (detect='same', "
+        "--detect same)",
+    ),
     ({"first_step": -2}, "first_step -2 with detect 'previous': steps count from 0"),
     ({"first_step": -1, "detect": "same"}, "first_step -1 with detect 'same': steps count from 0"),
     ({"first_step": 1.5}, "first_step must be a whole number, got 1.5"),
@@ -32,8 +39,12 @@ SETTING_MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"last_step": "3"}, "last_step must be a whole number, got '3'"),
     ({"last_step": 0}, "last_step 0 lies before first_step 1; nothing is masked"),
     ({"first_step": 5, "last_step": 4}, "last_step 4 lies before first_step 5; nothing is masked"),
-    ({"layers": 3}, "layers must be a list, got 3; write (3,) for one alone"),
-    ({"heads": 0}, "heads must be a list, got 0; write (0,) for one alone"),
+    ({"seed": "a"}, "seed must be a whole number, got 'a'"),
+    ({"layers": 3}, "layers must be a list of whole numbers, such as (0, 1), got 3"),
+    ({"layers": "2-3"}, "layers must be a list of whole numbers, such as (0, 1), got '2-3'"),
+    ({"layers": ["2"]}, "layers must be a list of whole numbers, such as (0, 1), got ['2']"),
+    ({"heads": (0.5,)}, "heads must be a list of whole numbers, such as (0, 1), got (0.5,)"),
+    ({"queries": 3}, "queries must be a list, got 3; write (3,) for one alone"),
     ({"queries": "masked"}, "queries must be a list, got 'masked'; write ('masked',) for one alone"),
     ({"classes": "mask"}, "classes must be a list, got 'mask'; write ('mask',) for one alone"),
     ({"queries": ()}, "no group of queries is named, so nothing would be masked; leave it out for all"),
@@ -58,8 +69,11 @@ def test_settings_that_no_model_could_follow(settings: dict[str, Any], message: 
 
 
 MODEL_MISTAKES: list[tuple[MaskSinks, str]] = [
-    (MaskSinks(9), "9 keys can't be masked where there are 9: a query must keep one; mask fewer"),
-    (MaskSinks(TopK(12)), "12 keys can't be masked where there are 9: a query must keep one; mask fewer"),
+    (MaskSinks(9), "9 keys can't be masked where there are 9, in the shortest text: a query must keep one; mask fewer"),
+    (
+        MaskSinks(TopK(12)),
+        "12 keys can't be masked where there are 9, in the shortest text: a query must keep one; mask fewer",
+    ),
     (
         MaskSinks(First(10)),
         "rule 'first' with k 10 needs as many keys in every row, one has 9: choose a smaller k",
@@ -77,9 +91,13 @@ MODEL_MISTAKES: list[tuple[MaskSinks, str]] = [
     (MaskSinks(1, heads=()), "no head is named, so nothing would be masked; leave it out for all"),
     (MaskSinks(1, layers=(0, 3)), "no layer 3: NAME has layers 0 to 2"),
     (MaskSinks(1, layers=(-1,)), "no layer -1: NAME has layers 0 to 2"),
-    (MaskSinks(1, layers=(0.5,)), "no layer 0.5: NAME has layers 0 to 2"),  # type: ignore[arg-type]
     (MaskSinks(1, heads=(4,)), "no head 4: NAME has heads 0 to 3"),
-    (MaskSinks(1, heads=("a",)), "no head a: NAME has heads 0 to 3"),  # type: ignore[arg-type]
+    (
+        MaskSinks(1, first_step=6),
+        "a text is passed at most 6 times, and masking begins at step 6, counted from 0, so nothing would be "
+        "masked: begin earlier, or mask by a step's own map from step 0 on (detect='same', first_step=0; "
+        "--detect same --first-step 0)",
+    ),
 ]
 
 
@@ -101,16 +119,16 @@ def test_what_a_model_cannot_follow_is_refused_before_any_pass(
 def test_one_key_may_be_left_and_a_rule_may_just_fire(tiny: Callable[[str], Model]) -> None:
     model = tiny("llada-tiny")
     for intervention in (MaskSinks(8), MaskSinks(First(9)), MaskSinks(Excess(12.9)), MaskSinks(ZScore(3.4))):
-        intervention.check(model, 9, 13)
+        intervention.check(model, fewest=9, most=13, passes=6)
     with pytest.raises(UserError, match="with 12 keys scores differ by at most 12"):
-        MaskSinks(Excess(12.9)).check(model, 9, 12)
+        MaskSinks(Excess(12.9)).check(model, fewest=9, most=12, passes=6)
 
 
 def test_queries_that_an_autoregressive_model_never_makes(causal_folder: Path) -> None:
     model = load_model(causal_folder, device="cpu")
     with pytest.raises(UserError, match="its queries are of the groups all, all-committed, committed, prompt"):
-        MaskSinks(1, queries=("masked", "block")).check(model, 9, 13)
-    MaskSinks(1, queries=("masked", "committed")).check(model, 9, 13)
+        MaskSinks(1, queries=("masked", "block")).check(model, fewest=9, most=13, passes=6)
+    MaskSinks(1, queries=("masked", "committed")).check(model, fewest=9, most=13, passes=6)
 
 
 def test_what_needs_a_mask_token(causal_folder: Path) -> None:
@@ -121,12 +139,15 @@ def test_what_needs_a_mask_token(causal_folder: Path) -> None:
             "control 'mask-matched' needs mask tokens, NAME has none; use another control",
         ),
         (MaskSinks(1, classes=("mask",)), "NAME has no mask token, so no key of class 'mask'; name other classes"),
-        (MaskSinks(2), "2 keys can't be masked where there are 2: a query must keep one; mask fewer"),
+        (
+            MaskSinks(2),
+            "2 keys can't be masked where there are 2, in the shortest text: a query must keep one; mask fewer",
+        ),
     ):
         with pytest.raises(UserError) as caught:
             decode(model, [[7, 3, 11], [4, 5]], Decoding(max_new_tokens=5), intervention=intervention)
         assert str(caught.value) == message.replace("NAME", model.name)
-    MaskSinks(1, classes=("mask", "prompt")).check(model, 2, 9)
+    MaskSinks(1, classes=("mask", "prompt")).check(model, fewest=2, most=9, passes=5)
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
@@ -155,3 +176,39 @@ def test_settings_as_json_rebuild_it() -> None:
     assert MaskSinks(**{**found, "keys": Excess(2.0, "percent")}) == intervention
     assert MaskSinks(**MaskSinks(3, how="values").to_dict()) == MaskSinks(3, how="values")
     assert {name: type(value) for name, value in MaskSinks().to_dict().items()}["layers"] is type(None)
+
+
+@pytest.mark.parametrize("given", [5, TopK(1), [MaskSinks(1)], "random"], ids=str)
+def test_what_is_no_intervention(tiny: Callable[[str], Model], given: Any) -> None:
+    model = tiny("llada-tiny")
+    with pytest.raises(UserError, match=r"an intervention is None or MaskSinks\(\.\.\.\), got "):
+        generate(model, [7, 3, 11], SETTINGS, intervention=given)
+    with pytest.raises(UserError, match=r"an intervention is None or MaskSinks\(\.\.\.\), got "):
+        infilling_accuracy(model, [[7, 3, 11]], ratios=[0.5], intervention=given)
+
+
+def test_a_run_of_one_step_has_no_map_to_mask_by(tiny: Callable[[str], Model], causal_folder: Path) -> None:
+    model, causal = tiny("llada-tiny"), load_model(causal_folder, device="cpu")
+    for one, settings in (
+        (model, Denoising(gen_length=4, block_length=4, steps=1)),
+        (causal, Decoding(max_new_tokens=1)),
+    ):
+        with pytest.raises(UserError, match=r"a text is passed at most \d times?, and masking begins at step"):
+            generate(one, [7, 3, 11], settings, intervention=MaskSinks(1, first_step=4))
+        same = generate(one, [7, 3, 11], settings, intervention=MaskSinks(1, detect="same", first_step=0))
+        assert same.removed is not None and float(same.removed.keys) > 0
+
+
+def test_masking_that_took_nothing_away_is_warned_of(tiny: Callable[[str], Model]) -> None:
+    """No token of the canvas is a line break, which only a run can tell."""
+    model = tiny("llada-tiny")
+    with pytest.warns(NothingMaskedWarning, match="nothing was masked: no key was marked"):
+        generate(model, [7, 3, 11], SETTINGS, intervention=MaskSinks(1, classes=("newline",)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        generate(model, [7, 3, 11], SETTINGS, intervention=MaskSinks(0))
+        generate(model, [7, 3, 11], SETTINGS, intervention=MaskSinks(1))
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    assert MaskSinks(1, layers=np.array([2, 0])).layers == (2, 0)  # type: ignore[arg-type]

@@ -137,7 +137,7 @@ def excess_sinks(row: NDArray[np.float64], epsilon: float) -> set[int]:
 
 def cell(
     right: list[float], *, keys: object = None, control: str | None = None, seed: int = 0, model: str = "twin-x",
-    task: str = "copy", exact: bool = True, n: int | None = None,
+    task: str = "copy", exact: bool = True, n: int | None = None, better: str = "high",
 ) -> str:  # fmt: skip
     """One line of `cells.jsonl`; `keys` None is the plain run."""
     intervention = {"keys": keys, "control": control, "seed": seed, "detect": "previous", "how": "scores"}
@@ -150,10 +150,13 @@ def cell(
         "numerators": right,
         "denominators": [1.0] * len(right),
         "exact": exact,
+        "better": better,
+        "unit": "points",
         "removed": None,
+        "batch_size": 64,
         "seconds": 0.5,
     }
-    return json.dumps({"key": f"{hash((str(settings),))}", "settings": settings, "measured": measured}) + "\n"
+    return json.dumps({"settings": settings, "measured": measured}) + "\n"
 
 
 def log_row(point: int, *, layers: int = 3) -> dict[str, Any]:

@@ -98,7 +98,8 @@ def test_rules_of_another_kind_are_not_joined_to_the_line(folder: Path) -> None:
 
 def test_perplexity_is_better_when_low(tmp_path: Path) -> None:
     (tmp_path / "cells.jsonl").write_text(
-        cell([2.0, 3.0], task="perplexity", exact=False) + cell([4.0, 5.0], keys=1, task="perplexity", exact=False)
+        cell([2.0, 3.0], task="perplexity", exact=False, better="low")
+        + cell([4.0, 5.0], keys=1, task="perplexity", exact=False, better="low")
     )
     [one] = figures.read_ablations(tmp_path)
     assert {row.better for row in one.rows} == {"low"}
@@ -119,7 +120,7 @@ def test_a_grid_that_was_run_is_drawn(tmp_path: Path) -> None:
     from sinkscope.families import load_model
 
     model = load_model("twin-dlm", device="cpu")
-    measure = find_measure("copy")(model, Examples(n=3, room=24))
+    measure = find_measure("copy", Examples(n=3, room=24))(model)
     rows = ablate([(model, measure)], Grid(keys=(0, 1), controls=("lowest",)), out=tmp_path / "grid")
     [found] = figures.read_ablations(tmp_path / "grid")
     for read, run in zip(found.rows, rows, strict=True):

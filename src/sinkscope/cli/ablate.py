@@ -1,35 +1,20 @@
 """`sinkscope ablate`: what it costs to mask sinks, and whether it costs more than masking a control."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from sinkscope.cli import console
+from sinkscope.cli.ablate_progress import grid_progress, laying_out
+from sinkscope.cli.ablate_report import print_report, write_report
 from sinkscope.cli.groups import takes_groups
 from sinkscope.cli.masking import MaskingOptions
 from sinkscope.cli.options import BatchSize, Device, Dtype, Json, Revision, names, open_model, whole_numbers
 from sinkscope.errors import UserError
 from sinkscope.evaluation import ROOM
-from sinkscope.evaluation.ablation import (
-    COLUMNS,
-    MEASURES,
-    Contrast,
-    Examples,
-    Grid,
-    Measure,
-    Progress,
-    Row,
-    ablate,
-    as_csv,
-    as_markdown,
-    contrasts,
-    find_measure,
-    records,
-    shown,
-    verdicts,
-)
-from sinkscope.families import Model
+from sinkscope.evaluation.ablation import MEASURES, Examples, Grid, ablate, find_measure
 from sinkscope.interventions import CONTROLS
 from sinkscope.sinks import Excess, First, SinkRule
 
@@ -75,28 +60,36 @@ def _ablate(
     """Mask sinks and controls while models answer tasks, and compare."""
     if resume and out is None:
         raise UserError("--resume needs --out, the folder that holds the cells")
+    controls = names("--control", control)
     grid = Grid(
         keys=(*whole_numbers("--top-k", top_k), *_first(first), *_beyond(epsilon, scale)),
-        controls=() if control == "none" else names("--control", control),
+        controls=[name for name in controls if name != "none"],
         draws=draws,
         masking=masking.masking(),
     )
-    find = [find_measure(name) for name in dict.fromkeys(task)]  # before a model is loaded for nothing
-    models = [open_model(name, dtype, device, revision) for name in dict.fromkeys(model_names)]
     examples = Examples(n=n, seed=seed, room=room, texts=texts, batch_size=batch_size)
-    measures = [(model, make(model, examples)) for model in models for make in find]
-    rows = _run(measures, grid, out, resume, as_json)
-    made, said = records(rows), verdicts(rows)
+    find = [find_measure(name, examples) for name in dict.fromkeys(task)]  # before a model is loaded for nothing
+    with _said_what_is_kept(out):
+        models = [open_model(name, dtype, device, revision) for name in dict.fromkeys(model_names)]
+        with laying_out(as_json, f"laying out {n} examples of each task"):
+            measures = [(model, make(model)) for model in models for make in find]
+        with grid_progress(as_json) as observer:
+            rows = ablate(measures, grid, out=out, resume=resume, observer=observer)
+    notes = list(dict.fromkeys(f"{one.task}: {note}" for _, one in measures for note in one.notes))
     if out is not None:
-        (out / "table.md").write_text(as_markdown(made) + "\n" + "\n".join(said) + "\n", encoding="utf-8")
-        (out / "table.csv").write_text(as_csv(made), encoding="utf-8")
-    if as_json:
-        console.print_json({"cells": made, "contrasts": [_plain(one) for one in contrasts(rows)], "verdicts": said})
-        return
-    for title, cells in shown(made).items():
-        console.print_wide(console.table(title, COLUMNS, cells))
-    for sentence in said:
-        typer.echo(sentence)
+        write_report(out, rows, notes)
+    print_report(rows, notes, as_json)
+
+
+@contextmanager
+def _said_what_is_kept(out: Path | None) -> Iterator[None]:
+    """Ctrl-C ends the command with a line that says what was kept."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if out is None:
+            raise UserError("interrupted; nothing was kept: --out FOLDER keeps cells as they end") from None
+        raise UserError(f"interrupted; cells that had ended are kept in {out}: go on with --resume") from None
 
 
 def _first(counts: str | None) -> list[SinkRule]:
@@ -112,20 +105,3 @@ def _beyond(epsilons: str | None, scale: str) -> list[SinkRule]:
         if isinstance(error, UserError):
             raise
         raise UserError(f"--epsilon takes numbers with commas between them, got {epsilons!r}") from None
-
-
-def _run(measures: list[tuple[Model, Measure]], grid: Grid, out: Path | None, resume: bool, as_json: bool) -> list[Row]:
-    with console.progress(as_json) as bar:
-        cells = bar.add_task("cells", total=len(measures) * len(grid.cells()))
-        examples = bar.add_task("examples", total=None)
-
-        def observe(now: Progress) -> None:
-            bar.update(cells, completed=now.cells_done)
-            bar.update(examples, description=now.row, completed=now.examples_done, total=now.examples)
-
-        return ablate(measures, grid, out=out, resume=resume, observer=observe)
-
-
-def _plain(one: Contrast) -> dict[str, str | float]:
-    cost = {"cost": one.cost.value, "low": one.cost.low, "high": one.cost.high}
-    return {"model": one.model, "task": one.task, "keys": one.keys, "control": one.control, **cost}

@@ -7,7 +7,6 @@ import typer
 
 from sinkscope.cli import console
 from sinkscope.cli.options import Json
-from sinkscope.cli.sinks import build_rule
 from sinkscope.errors import UserError
 from sinkscope.report.figures import (
     FIGURES,
@@ -19,7 +18,7 @@ from sinkscope.report.figures import (
     read_ablations,
     read_training,
 )
-from sinkscope.sinks import GROUPS, SinkRule
+from sinkscope.sinks import GROUPS, SinkRule, make_rule
 from sinkscope.sinks.scales import require_scale
 
 
@@ -82,7 +81,7 @@ def _rule(name: str, scale: str, given: dict[str, float | None]) -> SinkRule:
     """The rule; the scale of scores is the rule's own too, where it has one."""
     require_scale(scale)
     settings: dict[str, float | str] = {key: value for key, value in given.items() if value is not None}
-    return build_rule(name, settings | ({"scale": scale} if name == "excess" else {}))
+    return make_rule(name, **settings, **({"scale": scale} if name == "excess" else {}))
 
 
 def _report(made: Made, notes: list[str], as_json: bool) -> None:

@@ -7,7 +7,7 @@ import typer
 
 from sinkscope.cli import console
 from sinkscope.cli.groups import takes_groups
-from sinkscope.cli.masking import OneMasking
+from sinkscope.cli.masking import OneMasking, masked_line
 from sinkscope.cli.options import (
     BatchSize,
     Chat,
@@ -87,7 +87,14 @@ def _generate(
         masked = {} if intervention is None else {"intervention": intervention.to_dict()}
         console.print_json({"model": origin, "settings": asdict(settings), **masked, "results": results})
         return
+    _print(results)
+
+
+def _print(results: list[dict[str, Any]]) -> None:
+    """Texts for people, each under its id where there are several."""
     for result in results:
         if len(results) > 1:
             console.out.rule(str(result["id"]), align="left")
         typer.echo(result["text"] if result["text"] is not None else " ".join(map(str, result["sequence"])))
+        if "removed" in result:
+            console.err.print(masked_line(result["removed"]), style="dim")

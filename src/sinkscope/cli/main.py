@@ -11,7 +11,7 @@ from typing import Annotated, TextIO
 
 import typer
 
-from sinkscope.errors import TrainedLengthWarning, UserError
+from sinkscope.errors import Caution, UserError
 
 app = typer.Typer(
     name="sinkscope",
@@ -72,7 +72,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         # Writes of zarr that were under way end with the process; asyncio would complain about each of them.
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)
         return _fail(
-            "interrupted; what was finished is kept (go on: trace and ablate with --resume, train by the same command)"
+            "interrupted; what trace, ablate --out and train had finished is kept (go on: trace and ablate with --resume, "
+            "train by the same command)"
         )
     except (BrokenPipeError, SystemExit):
         # The reader of our output went away (`| head`); nothing is wrong, and nothing more can be said.
@@ -100,14 +101,14 @@ def _cautions_in_one_line() -> Iterator[None]:
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
-        if not issubclass(category, TrainedLengthWarning):
+        if not issubclass(category, Caution):
             show_others(message, category, filename, lineno, file, line)
         elif category not in said:
             said.add(category)
             typer.echo(f"sinkscope: warning: {' '.join(str(message).split())}", err=True)
 
     with warnings.catch_warnings():
-        warnings.simplefilter("always", TrainedLengthWarning)
+        warnings.simplefilter("always", Caution)
         warnings.showwarning = show
         yield
 

@@ -1,15 +1,16 @@
 """Options for masking sinks while a model generates."""
 
-from dataclasses import dataclass
-from typing import Annotated
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Annotated, Any
 
 import typer
 
 from sinkscope.cli.groups import OptionGroup
-from sinkscope.cli.options import names, whole_numbers
+from sinkscope.cli.options import names, option_name, whole_numbers
 from sinkscope.errors import UserError
 from sinkscope.interventions import CONTROLS, DETECT, DETECT_FROM, HOW, MaskSinks
-from sinkscope.sinks import CLASSES, GROUPS
+from sinkscope.sinks import CLASSES, GROUPS, Excess, First, SinkRule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +34,8 @@ class MaskingOptions(OptionGroup):
     ] = None
     mask_seed: Annotated[int, typer.Option(help="Seed of the controls' draws.")] = 0
 
-    def masking(self, keys: int = 1, control: str | None = None) -> MaskSinks:
-        """The intervention that masks so many keys, or a control."""
+    def masking(self, keys: SinkRule | int = 1, control: str | None = None) -> MaskSinks:
+        """The intervention that masks so many keys, or the sinks of a rule, or a control in their place."""
         return MaskSinks(
             keys,
             control=control,
@@ -51,17 +52,42 @@ class MaskingOptions(OptionGroup):
         )
 
 
+def masked_line(removed: Mapping[str, float | None]) -> str:
+    """What `Removed.to_dict` says, as a sentence."""
+    if removed["keys"] is None:
+        return "masked: nothing"
+    line = (
+        f"masked: {removed['keys']:.1f} keys a layer and head with sinks, {removed['mass']:.1%} of the attention paid"
+    )
+    return line if not removed["mask_share"] else f"{line}; {removed['mask_share']:.0%} of them mask tokens"
+
+
 @dataclass(frozen=True, kw_only=True)
 class OneMasking(MaskingOptions):
     """A single intervention, or none."""
 
-    mask_top_k: Annotated[int, typer.Option(min=0, help="Mask so many of the strongest keys.")] = 0
+    mask_top_k: Annotated[int | None, typer.Option(min=0, help="Mask so many of the strongest keys.")] = None
+    mask_first: Annotated[int | None, typer.Option(min=1, help="Mask so many of the first keys: a static sink.")] = None
+    mask_epsilon: Annotated[float | None, typer.Option(help="Mask all keys beyond this epsilon (rule excess).")] = None
     mask_control: Annotated[
         str | None, typer.Option(help=f"Mask other keys in their place: {', '.join(sorted(CONTROLS))}.")
     ] = None
 
     def intervention(self) -> MaskSinks | None:
-        """None where nothing is to be masked. Raises `UserError` for a control without a number of keys."""
-        if self.mask_control is not None and self.mask_top_k == 0:
-            raise UserError(f"--mask-control {self.mask_control} needs --mask-top-k, the number of keys to replace")
-        return None if self.mask_top_k == 0 else self.masking(self.mask_top_k, self.mask_control)
+        """None where nothing is to be masked. Raises `UserError` for options that say how, but not what."""
+        asked = {name: vars(self)[name] for name in _WHAT if vars(self)[name] is not None}
+        if len(asked) > 1:
+            raise UserError(f"give one of {', '.join(map(option_name, asked))}, not {len(asked)}")
+        if not asked:
+            said = [one.name for one in fields(self) if vars(self)[one.name] != one.default]
+            if said:
+                raise UserError(
+                    f"{option_name(said[0])} says how to mask, but not what; "
+                    f"add one of {', '.join(map(option_name, _WHAT))}"
+                )
+            return None
+        [(name, value)] = asked.items()
+        return self.masking(_WHAT[name](value), self.mask_control)
+
+
+_WHAT: Mapping[str, Callable[[Any], SinkRule | int]] = {"mask_top_k": int, "mask_first": First, "mask_epsilon": Excess}

@@ -64,9 +64,7 @@ class DecodingOptions(OptionGroup):
         foreign = sorted(given.keys() - known)
         if foreign:
             kind = "an autoregressive model" if isinstance(default, Decoding) else "a mask-filling model"
-            raise UserError(
-                f"{model.name} is {kind}, which has no --{foreign[0].replace('_', '-')}; see `sinkscope info`"
-            )
+            raise UserError(f"{model.name} is {kind}, which has no {option_name(foreign[0])}; see `sinkscope info`")
         values = {**vars(default), **given}
         if isinstance(default, Decoding):
             return Decoding(**values)
@@ -103,6 +101,11 @@ def _in_chat(prompt: Prompt) -> Prompt:
     if not isinstance(prompt.content, str):
         return prompt
     return replace(prompt, content=[{"role": "user", "content": prompt.content}])
+
+
+def option_name(field: str) -> str:
+    """How a field of an option group is written on the command line."""
+    return f"--{field.replace('_', '-')}"
 
 
 def whole_numbers(option: str, text: str) -> tuple[int, ...]:

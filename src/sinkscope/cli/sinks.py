@@ -10,7 +10,7 @@ import xarray
 from sinkscope.cli import console
 from sinkscope.cli.options import Json
 from sinkscope.errors import UserError
-from sinkscope.sinks import GROUPS, TABLES, SinkReport, SinkRule, make_rule, summarise, table_rows
+from sinkscope.sinks import GROUPS, RULES, TABLES, SinkReport, make_rule, summarise, table_rows
 from sinkscope.trace import Trace, open_trace
 
 SHOWN = ("overview", "layers", "tokens", "classes", "motion")
@@ -26,10 +26,12 @@ def add_to(app: typer.Typer) -> None:
 
 def _sinks(
     trace_path: Annotated[Path, typer.Argument(metavar="TRACE", help="Folder that `sinkscope trace` wrote.")],
-    rule: Annotated[str, typer.Option(help="excess, zscore, threshold or top-k.")] = "excess",
+    rule: Annotated[str, typer.Option(help=f"{', '.join(RULES)}.")] = "excess",
     scale: Annotated[str | None, typer.Option(help="Scale of excess: sum, percent or mean.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="Excess over the mean of the others; 3.")] = None,
-    k: Annotated[float | None, typer.Option(help="Of zscore: standard deviations, 3; of top-k: how many, 1.")] = None,
+    k: Annotated[
+        float | None, typer.Option(help="Of zscore: standard deviations, 3; of top-k, first: how many, 1.")
+    ] = None,
     value: Annotated[float | None, typer.Option(help="Of threshold: share of attention; 0.3.")] = None,
     group: Annotated[str, typer.Option(help=f"Queries that pay the attention: {', '.join(GROUPS)}.")] = "all",
     table: Annotated[
@@ -41,25 +43,20 @@ def _sinks(
 ) -> None:
     """Find attention sinks in a trace: where they are, what they hold, how they move."""
     given = {"scale": scale, "epsilon": epsilon, "k": k, "value": value}
-    made = build_rule(rule, {name: one for name, one in given.items() if one is not None})
+    made = make_rule(rule, **{name: one for name, one in given.items() if one is not None})
     names = list(TABLES) if as_json and not table else list(table or SHOWN)
     if "all" in names:
         names = list(TABLES)
     trace = open_trace(trace_path)
     report = summarise(_chosen(trace, sample), made, group, tables=names)
+    masking = trace.attrs.get("intervention")
     if as_json:
-        console.print_json({"trace": str(trace.path), **report.to_dict()})
+        console.print_json({"trace": str(trace.path), "intervention": masking, **report.to_dict()})
         return
+    if masking is not None:
+        settings = ", ".join(f"{name} {value}" for name, value in masking.items() if value is not None)
+        console.out.print(f"recorded while keys were masked: {settings}")
     print_report(report, names, rows)
-
-
-def build_rule(name: str, settings: dict[str, float | str]) -> SinkRule:
-    """The rule with these settings; whole numbers for those that count."""
-    if name == "top-k" and "k" in settings:
-        if not float(settings["k"]).is_integer():
-            raise UserError(f"top-k takes a whole number, got k={settings['k']}")
-        settings = {**settings, "k": int(settings["k"])}
-    return make_rule(name, **settings)
 
 
 def _chosen(trace: Trace, ids: list[str] | None) -> Iterable[xarray.Dataset]:

@@ -7,7 +7,7 @@ import typer
 
 from sinkscope.cli import console
 from sinkscope.cli.groups import takes_groups
-from sinkscope.cli.masking import OneMasking
+from sinkscope.cli.masking import OneMasking, masked_line
 from sinkscope.cli.options import (
     BatchSize,
     Chat,
@@ -24,6 +24,7 @@ from sinkscope.cli.options import (
     prompts_from,
     whole_numbers,
 )
+from sinkscope.decoding.intervening import Removed
 from sinkscope.errors import UserError
 from sinkscope.trace import Maps, Progress, Recording, Trace, check_output, record
 
@@ -114,13 +115,25 @@ def _maps(steps: str | None, layers: str | None, heads: str | None, all_layers: 
 
 def _report(trace: Trace, as_json: bool) -> None:
     size = sum(file.stat().st_size for file in trace.path.rglob("*") if file.is_file())
+    removed = _removed(trace)
     samples = [{"id": header.id, "steps": header.steps, "complete": header.complete} for header in trace.samples]
     if as_json:
-        console.print_json({"path": str(trace.path), "bytes": size, "samples": samples, **trace.attrs})
+        taken = {} if removed is None else {"removed": removed}
+        console.print_json({"path": str(trace.path), "bytes": size, "samples": samples, **taken, **trace.attrs})
         return
     rows = [[sample["id"], sample["steps"], trace[number].attrs["text"]] for number, sample in enumerate(samples[:10])]
     left_out = f", the first 10 of {len(samples)}" if len(samples) > 10 else ""
     title = f"{trace.path}: {console.counted(len(samples), 'sample')}, {size / 1e6:.2f} MB{left_out}"
+    if removed is not None:
+        console.err.print(masked_line(removed), style="dim")
     console.out.print(
         console.table(title, ["id", "steps", "text"], rows, caption=f"next: sinkscope sinks {trace.path}")
     )
+
+
+def _removed(trace: Trace) -> dict[str, float | None] | None:
+    """What an intervention took away, over all samples; None without one."""
+    sums = [sample["removed"].sum("step") for sample in trace if "removed" in sample]
+    if not sums:
+        return None
+    return Removed.from_sums({str(one["quantity"].item()): float(one) for one in sum(sums[1:], sums[0])}).to_dict()

@@ -8,7 +8,7 @@ from transformers import DynamicCache
 from sinkscope.attention import GROUPS, NOT_COUNTED
 from sinkscope.decoding.canvas import Canvas, Prompts, check_context, check_token_ids, encode_prompts, lay_out
 from sinkscope.decoding.forward import forward_for
-from sinkscope.decoding.intervening import Intervention
+from sinkscope.decoding.intervening import Intervention, check_intervention
 from sinkscope.decoding.sampling import Sampler, prompt_seeds, row_generators
 from sinkscope.decoding.settings import Decoding
 from sinkscope.decoding.step import Step
@@ -49,9 +49,8 @@ def check_decoding(
     check_autoregressive(model, "`denoise` and Denoising settings")
     check_context(model, max(map(len, encoded)), settings.max_new_tokens, "max_new_tokens")
     check_token_ids(model, "suppress", settings.suppress)
-    if intervention is not None and not intervention.idle:
-        lengths = [len(tokens) for tokens in encoded]
-        intervention.check(model, min(lengths), max(lengths) + settings.max_new_tokens)
+    lengths, new = [len(tokens) for tokens in encoded], settings.max_new_tokens
+    check_intervention(intervention, model, fewest=min(lengths), most=max(lengths) + new, passes=new)
 
 
 def check_autoregressive(model: Model, instead: str) -> None:

@@ -34,7 +34,7 @@ from sinkscope.decoding.canvas import (
 from sinkscope.decoding.choice import Block, Choice, Predictions
 from sinkscope.decoding.confidence import CONFIDENCE, Candidates
 from sinkscope.decoding.forward import forward_for
-from sinkscope.decoding.intervening import Intervention
+from sinkscope.decoding.intervening import Intervention, check_intervention
 from sinkscope.decoding.sampling import Sampler, prompt_seeds, row_generators, uniform_noise
 from sinkscope.decoding.schedules import SCHEDULES
 from sinkscope.decoding.settings import Denoising
@@ -92,9 +92,9 @@ def check_denoising(
             raise UserError(f"{which} holds a mask token, which a block cache can't fill; use cache=None")
     check_token_ids(model, "suppress", settings.suppress, never=(mask,))
     check_token_ids(model, "defer", settings.defer)
-    if intervention is not None and not intervention.idle:
-        lengths = [len(tokens) + settings.gen_length for tokens in encoded]
-        intervention.check(model, min(lengths), max(lengths))
+    lengths = [len(tokens) + settings.gen_length for tokens in encoded]
+    passes = most_passes(settings, max(sum(token == mask for token in tokens) for tokens in encoded))
+    check_intervention(intervention, model, fewest=min(lengths), most=max(lengths), passes=passes)
 
 
 def _mask_token(model: Model) -> int:
@@ -107,7 +107,9 @@ def most_passes(settings: Denoising, most_masks: int) -> int:
     A pass follows the schedule's steps or commits something in each row that has masks left; a cached block makes at
     least two passes.
     """
-    one_by_one = settings.blocks * max(2, settings.gen_length // settings.blocks) + most_masks
+    least = 1 if settings.cache is None else 2
+    appended = settings.blocks * max(least, settings.gen_length // settings.blocks) if settings.gen_length else 0
+    one_by_one = appended + most_masks
     return max(one_by_one, settings.steps or 0)
 
 

@@ -10,7 +10,7 @@ from transformers import Cache
 from sinkscope.attention import asking
 from sinkscope.attention.cutting import cutting
 from sinkscope.decoding.canvas import Canvas, doubled
-from sinkscope.decoding.intervening import Intervention, Occasion, Removed
+from sinkscope.decoding.intervening import Intervention, Occasion, Removed, at_work
 from sinkscope.families import Model
 
 
@@ -110,6 +110,5 @@ class IntervenedForward(Forward):
 
 def forward_for(model: Model, canvas: Canvas, intervention: Intervention | None, seeds: Sequence[int]) -> Forward:
     """The way to call the network on this canvas."""
-    if intervention is None or intervention.idle:
-        return Forward(model, canvas)
-    return IntervenedForward(model, canvas, intervention, seeds)
+    masking = at_work(intervention)
+    return Forward(model, canvas) if masking is None else IntervenedForward(model, canvas, masking, seeds)

@@ -9,7 +9,7 @@ import torch
 from sinkscope.decoding.autoregressive import check_decoding, decode, default_decoding
 from sinkscope.decoding.canvas import Prompts, encode_prompts
 from sinkscope.decoding.denoising import check_denoising, default_denoising, denoise, most_passes
-from sinkscope.decoding.intervening import Intervention, Removed
+from sinkscope.decoding.intervening import Intervention, Removed, warn_if_nothing
 from sinkscope.decoding.settings import Decoding, Denoising
 from sinkscope.decoding.step import Step
 from sinkscope.errors import TrainedLengthWarning, UserError
@@ -50,7 +50,7 @@ def generate(
         run, bit for bit.
     history: keep the canvas after each step. on_step: called with each `Step`, for progress bars.
     Raises `UserError` before the first pass; warns with `TrainedLengthWarning`, once, where texts grow longer than
-    those the model was trained on.
+    those the model was trained on, and with `NothingMaskedWarning` where an intervention took nothing away.
     """
     settings = settings or default_settings(model)
     encoded = encode_prompts(model, prompts)
@@ -66,6 +66,7 @@ def generate(
         if on_step is not None:
             on_step(last)
     assert last is not None
+    warn_if_nothing(removed)
     longest = max(map(len, encoded))
     return Generation(
         sequences=last.canvas,

@@ -4,14 +4,16 @@ The interventions themselves are in `sinkscope.interventions`; loops only carry 
 what the model is about to see (`Occasion`), and after it asks what was taken away (`Removed`).
 """
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 
 from sinkscope.attention.cutting import Cutter
 from sinkscope.decoding.canvas import Canvas
+from sinkscope.errors import NothingMaskedWarning, UserError
 from sinkscope.families import Model
 
 
@@ -52,7 +54,17 @@ class Removed:
     @classmethod
     def nothing(cls, rows: int, device: torch.device) -> "Removed":
         """For a pass without any cut."""
-        return cls(**{one.name: torch.zeros(rows, dtype=torch.float64, device=device) for one in fields(cls)})
+        return cls(**{name: torch.zeros(rows, dtype=torch.float64, device=device) for name in cls.names()})
+
+    @classmethod
+    def from_sums(cls, sums: Mapping[str, float]) -> "Removed":
+        """One row of these sums."""
+        return cls(**{name: torch.tensor([sums[name]], dtype=torch.float64) for name in cls.names()})
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """Names of the sums."""
+        return tuple(one.name for one in fields(cls))
 
     def plus(self, other: "Removed") -> "Removed":
         """Sums of both."""
@@ -109,6 +121,7 @@ class Intervening(Cutter, Protocol):
         """What the pass just made lost, for each row of the canvas."""
 
 
+@runtime_checkable
 class Intervention(Protocol):
     """Something that may cut keys from attention while a model generates."""
 
@@ -120,12 +133,38 @@ class Intervention(Protocol):
     def clean_copy(self) -> bool:
         """Whether each row must be accompanied by a copy that loses nothing; twice the work."""
 
-    def check(self, model: Model, fewest: int, most: int) -> None:
-        """Raise `UserError` for what can't be done to this model. fewest, most: numbers of keys in a row of attention
-        from which some are cut."""
+    def check(self, model: Model, *, fewest: int, most: int, passes: int) -> None:
+        """Raise `UserError` for what can't be done to this model, or would change nothing. fewest, most: numbers of
+        keys in a row of attention from which some are cut. passes: the most that a text takes."""
 
     def start(self, model: Model, canvas: Canvas, seeds: Sequence[int], copies: int) -> Intervening:
         """Begin on a canvas. The last `copies` of its rows are copies that lose nothing."""
 
     def to_dict(self) -> dict[str, Any]:
         """Its settings as JSON."""
+
+
+_Kind = TypeVar("_Kind", bound=Intervention)
+
+
+def at_work(intervention: _Kind | None) -> _Kind | None:
+    """The intervention, or None where it changes nothing. Raises `UserError` for what is no intervention."""
+    if intervention is None:
+        return None
+    if not isinstance(intervention, Intervention):
+        raise UserError(f"an intervention is None or MaskSinks(...), got {intervention!r}; write MaskSinks(that)")
+    return None if intervention.idle else intervention
+
+
+def check_intervention(intervention: Intervention | None, model: Model, *, fewest: int, most: int, passes: int) -> None:
+    """Raise `UserError` for what is no intervention, and for one that can't be made; see `Intervention.check`."""
+    masking = at_work(intervention)
+    if masking is not None:
+        masking.check(model, fewest=fewest, most=most, passes=passes)
+
+
+def warn_if_nothing(removed: Removed | None) -> None:
+    """Warn, with `NothingMaskedWarning`, where an intervention took nothing away in a whole run."""
+    if removed is not None and not bool(removed.mass.any()):
+        message = "nothing was masked: no key was marked in the steps, layers, heads and classes named; name others"
+        warnings.warn(message, NothingMaskedWarning, stacklevel=3)

@@ -12,6 +12,7 @@ from typing import Any
 
 from sinkscope.decoding import Prompts, canvas, encode_prompts
 from sinkscope.decoding.canvas import split_prompts, vocabulary_size
+from sinkscope.decoding.intervening import check_intervention
 from sinkscope.errors import TrainedLengthWarning, UserError
 from sinkscope.families import Model
 from sinkscope.interventions import MaskSinks
@@ -71,22 +72,9 @@ def warn_beyond_training(model: Model, lengths: Sequence[int]) -> None:
         warnings.warn(message, TrainedLengthWarning, stacklevel=3)
 
 
-def at_work(intervention: MaskSinks | None) -> MaskSinks | None:
-    """The intervention, or None where it masks nothing."""
-    return None if intervention is None or intervention.idle else intervention
-
-
 def check_single_pass(model: Model, intervention: MaskSinks | None, lengths: Sequence[int]) -> None:
     """Refuse an intervention that needs a step before, where every text of these lengths is read in one pass."""
-    masking = at_work(intervention)
-    if masking is None:
-        return
-    if masking.first_step > 0:
-        raise UserError(
-            f"texts are read in single passes, step 0, and this masks from step {masking.first_step} on: "
-            "use detect='same', first_step=0"
-        )
-    masking.check(model, min(lengths), max(lengths))
+    check_intervention(intervention, model, fewest=min(lengths), most=max(lengths), passes=1)
 
 
 def batches(lengths: Sequence[int], batch_size: int, alike: Sequence[object]) -> Iterator[list[int]]:

@@ -24,10 +24,9 @@ from transformers import DynamicCache
 from sinkscope.attention import GROUPS, NOT_COUNTED
 from sinkscope.decoding.canvas import Canvas, lay_out
 from sinkscope.decoding.forward import forward_for
-from sinkscope.decoding.intervening import Removed, added
-from sinkscope.errors import UserError
+from sinkscope.decoding.intervening import Removed, added, at_work, check_intervention
 from sinkscope.evaluation.base import check_count
-from sinkscope.evaluation.inputs import at_work, batches, check_lengths
+from sinkscope.evaluation.inputs import batches, check_lengths
 from sinkscope.families import Model
 from sinkscope.interventions import MaskSinks
 
@@ -76,18 +75,11 @@ def check_passages(model: Model, passages: Sequence[Passage], batch_size: int, i
     """Raise `UserError` for what `read` can't do."""
     check_count("batch_size", batch_size)
     check_lengths(model, [passage.length for passage in passages], "prompt with answer")
-    masking = at_work(intervention)
-    if masking is None:
-        return
     given = [len(passage.given) for passage in passages]
     fed = [passage.length - 1 for passage in passages]
-    most = max(len(passage.scored) for passage in passages)
-    if not reads_whole(masking) and most <= masking.first_step:
-        raise UserError(
-            f"at most {most} tokens are scored after the given ones, in steps 0 to {most - 1}, and this masks from "
-            f"step {masking.first_step} on: use detect='same', first_step=0"
-        )
-    masking.check(model, min(fed if reads_whole(masking) else given), max(fed))
+    whole = reads_whole(intervention)
+    passes = 1 if whole else max(len(passage.scored) for passage in passages)
+    check_intervention(intervention, model, fewest=min(fed if whole else given), most=max(fed), passes=passes)
 
 
 def read(

@@ -15,8 +15,9 @@ does not say which map it took. `detect_from="clean"` or `detect="same"` mask th
 alternate too: keys cut for their mass hold none at the next step, so "equal-mass" then finds less to cut.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 from sinkscope.attention.function import NAME
@@ -34,6 +35,10 @@ from sinkscope.sinks.rules import KeyCounts
 DETECT = ("previous", "same")
 DETECT_FROM = ("masked", "clean")
 HOW = ("scores", "values")
+_EARLIER = (
+    "begin earlier, or mask by a step's own map from step 0 on (detect='same', first_step=0; "
+    "--detect same --first-step 0)"
+)
 _ASKING = frozenset({"prompt", "committed", "all-committed", "all"})
 """Groups that queries of an autoregressive model belong to."""
 
@@ -72,8 +77,9 @@ class MaskSinks:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("layers", "heads", "queries", "classes"):
-            object.__setattr__(self, name, _listed(name, getattr(self, name)))
+        for name, listed in (("layers", _numbers), ("heads", _numbers), ("queries", _names), ("classes", _names)):
+            given = getattr(self, name)
+            object.__setattr__(self, name, None if given is None else listed(name, given))
         if isinstance(self.keys, bool) or not isinstance(self.keys, int | SinkRule):
             raise UserError(f"keys must be a whole number or a sink rule, got {self.keys!r}")
         if isinstance(self.keys, int) and self.keys < 0:
@@ -88,12 +94,13 @@ class MaskSinks:
         self._check_steps()
 
     def _check_steps(self) -> None:
-        for name, value in (("first_step", self.first_step), ("last_step", self.last_step or 0)):
+        for name, value in (("first_step", self.first_step), ("last_step", self.last_step or 0), ("seed", self.seed)):
             if not isinstance(value, int):
                 raise UserError(f"{name} must be a whole number, got {value!r}")
         first = 1 if self.detect == "previous" else 0
         if self.first_step < first:
-            why = "step 0 has no step before it: use detect='same'" if self.first_step == 0 else "steps count from 0"
+            own = "step 0 has no step before it; mask by its own map (detect='same', --detect same)"
+            why = own if self.first_step == 0 else "steps count from 0"
             raise UserError(f"first_step {self.first_step} with detect {self.detect!r}: {why}")
         if self.last_step is not None and self.last_step < self.first_step:
             raise UserError(f"last_step {self.last_step} lies before first_step {self.first_step}; nothing is masked")
@@ -118,11 +125,18 @@ class MaskSinks:
         """The sink rule; a number K is `TopK(K)`."""
         return TopK(self.keys) if isinstance(self.keys, int) else self.keys
 
-    def check(self, model: Model, fewest: int, most: int) -> None:
-        """Raise `UserError` for what can't be done to this model, with at least `fewest` and at most `most` keys."""
+    def check(self, model: Model, *, fewest: int, most: int, passes: int) -> None:
+        """Raise `UserError` for what can't be done to this model, with at least `fewest` and at most `most` keys, or
+        would change nothing in so many passes."""
+        if self.first_step >= passes:
+            raise UserError(
+                f"a text is passed at most {passes} time{'s' * (passes > 1)}, and masking begins at step "
+                f"{self.first_step}, counted from 0, so nothing would be masked: {_EARLIER}"
+            )
         if isinstance(self.rule, TopK) and self.rule.k >= fewest:
             raise UserError(
-                f"{self.rule.k} keys can't be masked where there are {fewest}: a query must keep one; mask fewer"
+                f"{self.rule.k} keys can't be masked where there are {fewest}, in the shortest text: a query must keep "
+                "one; mask fewer"
             )
         self.rule.refuse(KeyCounts(fewest=fewest, most=most))
         _there("layer", self.layers, model.shape.layers, model.name)
@@ -149,11 +163,19 @@ class MaskSinks:
         return {**vars(self), "keys": self.keys if isinstance(self.keys, int) else self.keys.settings()}
 
 
-def _listed(name: str, value: Any) -> tuple[Any, ...] | None:
-    """Names or numbers as a tuple; None means all. A single name would fall apart into its letters."""
-    if isinstance(value, str | int):
-        raise UserError(f"{name} must be a list, got {value!r}; write ({value!r},) for one alone")
-    return None if value is None else tuple(value)
+def _numbers(name: str, given: Any) -> tuple[int, ...]:
+    """Whole numbers, numpy's too, as a tuple."""
+    try:
+        return tuple(index(number) for number in given)
+    except TypeError:
+        raise UserError(f"{name} must be a list of whole numbers, such as (0, 1), got {given!r}") from None
+
+
+def _names(name: str, given: Any) -> tuple[str, ...]:
+    """Names as a tuple; a single one would fall apart into its letters."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise UserError(f"{name} must be a list, got {given!r}; write ({given!r},) for one alone")
+    return tuple(given)
 
 
 def _each_of(name: str, values: Sequence[str] | None, known: Sequence[str]) -> None:
@@ -166,6 +188,6 @@ def _each_of(name: str, values: Sequence[str] | None, known: Sequence[str]) -> N
 def _there(kind: str, asked: Sequence[int] | None, count: int, model: str) -> None:
     if asked is not None and not asked:
         raise UserError(f"no {kind} is named, so nothing would be masked; leave it out for all")
-    absent = [index for index in asked or () if index not in range(count)]
+    absent = [number for number in asked or () if number not in range(count)]
     if absent:
         raise UserError(f"no {kind} {absent[0]}: {model} has {kind}s 0 to {count - 1}")

@@ -75,6 +75,7 @@ class Statistics:
 
     groups: names of the parts of a pass's queries; empty when queries are not split.
     by_group: `received_by_group` averaged over heads ("mean"), for every head ("heads"), or left out (None).
+    removed: names of the sums that tell what an intervention took away; empty without one.
     precision: type of everything that is a mean or an entropy of attention; norms are float32 always.
     """
 
@@ -85,6 +86,7 @@ class Statistics:
     entropy: bool = False
     unconditional: bool = False
     final: bool = False
+    removed: tuple[str, ...] = ()
     maps: Maps | None = None
 
 
@@ -191,6 +193,9 @@ def _stepwise(kept: Statistics) -> Iterator[_Draft]:
     if kept.unconditional:
         about = "attention received in the unconditional pass, mean over the queries"
         yield _Draft("received_unconditional", by_head, kept.precision, NAN, about)
+    if kept.removed:
+        about = "what an intervention took away, sums over layers and heads"
+        yield _Draft("removed", ("step", "quantity"), "float64", 0.0, about)
 
 
 def _mapped(kept: Statistics) -> Iterator[_Draft]:
@@ -236,6 +241,8 @@ def _labels(counts: Counts, kept: Statistics) -> tuple[Coordinate, ...]:
     }
     if kept.groups:
         labels["group"] = kept.groups
+    if kept.removed:
+        labels["quantity"] = kept.removed
     if kept.norms:
         labels["kv_head"] = tuple(range(counts.kv_heads))
     if kept.maps is not None:

@@ -78,7 +78,8 @@ class Trace:
 
     def _summary(self) -> str:
         model = self.attrs.get("model", {}).get("name", "an unnamed model")
-        return f"{_samples(len(self))} of {model}, {len(self.complete_ids)} complete"
+        masked = ", keys masked" if self.attrs.get("intervention") else ""
+        return f"{_samples(len(self))} of {model}, {len(self.complete_ids)} complete{masked}"
 
 
 def _samples(count: int) -> str:

@@ -25,7 +25,7 @@ from sinkscope.decoding import Denoising, Prompts, Step, default_settings, run
 from sinkscope.decoding.canvas import Canvas, encode_prompts, lay_out, split_prompts
 from sinkscope.decoding.forward import Forward
 from sinkscope.decoding.generation import Settings, check_prompts, most_steps, read_text, warn_beyond_training
-from sinkscope.decoding.intervening import Intervention
+from sinkscope.decoding.intervening import Intervention, Removed, at_work, warn_if_nothing
 from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.errors import UserError
 from sinkscope.families import Model
@@ -120,7 +120,9 @@ def record(
     named = _named(prompts)
     if not named:
         raise UserError("no prompts were given")
-    digest, longest = _survey(model, named, settings, _statistics(recording, settings), batch_size, intervention)
+    digest, longest = _survey(
+        model, named, settings, _statistics(recording, settings, intervention), batch_size, intervention
+    )
     warn_beyond_training(model, [longest], settings)
     if not resume:  # else the trace was begun with this very model
         _probe(model, recording.kernel)
@@ -135,6 +137,7 @@ def record(
         recorder = _Recorder(model, settings, recording, store, report, intervention)
         for batch in _batches(model, named, settings, batch_size):
             recorder.record(batch)
+    warn_if_nothing(recorder.removed)
     return open_trace(out)
 
 
@@ -153,7 +156,7 @@ def _named(prompts: Prompts | Sequence[Prompt]) -> list[Prompt]:
     return [Prompt(str(number), content) for number, content in enumerate(split_prompts(prompts))]
 
 
-def _statistics(recording: Recording, settings: Settings) -> Statistics:
+def _statistics(recording: Recording, settings: Settings, intervention: Intervention | None) -> Statistics:
     return Statistics(
         precision=recording.precision,
         groups=GROUPS,
@@ -162,6 +165,7 @@ def _statistics(recording: Recording, settings: Settings) -> Statistics:
         entropy=recording.entropy,
         unconditional=isinstance(settings, Denoising) and settings.cfg_scale > 0,
         final=recording.final,
+        removed=() if at_work(intervention) is None else Removed.names(),
         maps=recording.maps,
     )
 
@@ -254,10 +258,11 @@ class _Recorder:
         self._model = model
         self._settings = settings
         self._recording = recording
-        self._statistics = _statistics(recording, settings)
+        self._statistics = _statistics(recording, settings, intervention)
         self._store = store
         self._observer = observer
         self._intervention = intervention
+        self.removed: Removed | None = None  # in all steps so far; None without an intervention
 
     def record(self, batch: _Batch) -> None:
         """Run one batch and write those of its samples that the trace lacks."""
@@ -291,6 +296,7 @@ class _Recorder:
                     writers[row].append(step_arrays(step, taken[row], watched.last, row, self._statistics))
                     ends[row] = step
                     taken[row] += 1
+                self.removed = step.add_to(self.removed)
                 self._observer(done, step, most)
                 watched.collect = self._collect(taken)
         return ends

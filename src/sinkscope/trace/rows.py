@@ -52,6 +52,10 @@ def step_arrays(step: Step, number: int, seen: PassStatistics, row: Row, kept: S
         arrays["entropy"] = _numpy(_queries(seen.entropy[:, row.number], step, row))
     if kept.unconditional:
         arrays["received_unconditional"] = _numpy(_keys(seen.received[:, len(step.seen) + row.number], width, row))
+    if kept.removed:
+        assert step.removed is not None
+        taken = step.removed.row(row.number)
+        arrays["removed"] = np.array([float(getattr(taken, name)) for name in kept.removed])
     if kept.maps is not None and number in kept.maps.steps:
         arrays["attention"] = _numpy(_maps(seen, kept.maps, step, row))
     return arrays

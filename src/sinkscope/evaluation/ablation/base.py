@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+from sinkscope.errors import UserError
 from sinkscope.evaluation.ablation.outcomes import Outcome
 from sinkscope.evaluation.base import ROOM
 from sinkscope.families import Model
 from sinkscope.interventions import MaskSinks
 
 Removal = dict[str, float | None]
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +47,18 @@ class Measure(Protocol):
     def better(self) -> str:
         """Which scores are better, "high" or "low"."""
 
+    @property
+    def unit(self) -> str:
+        """What a score is, in a few words."""
+
+    @property
+    def batch_size(self) -> int:
+        """Examples run together; no score depends on it, up to rounding."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What to know before believing the numbers, a sentence each."""
+
     def check(self, intervention: MaskSinks) -> None:
         """Raise `UserError` where this intervention can't be measured so."""
 
@@ -55,5 +69,23 @@ class Measure(Protocol):
         """Everything that decides the numbers, apart from the model and the intervention, as JSON."""
 
 
-MakeMeasure = Callable[[Model, Examples], Measure]
+MakeMeasure = Callable[[Model], Measure]
 """Checks and lays out a measure for a model. Raises `UserError` where the model can't be measured so."""
+
+
+def check_naming(check: Callable[[Sequence[Item]], None], items: Sequence[Item], name: Callable[[int], str]) -> None:
+    """Check all items together; a `UserError` that comes of one of them names it. name: of an item, by its number."""
+    try:
+        check(items)
+    except UserError as error:
+        guilty = [number for number, item in enumerate(items) if _refusal(check, item) == str(error)]
+        which = f" ({name(guilty[0])})" if 0 < len(guilty) < len(items) else ""
+        raise UserError(f"{error}{which}") from error
+
+
+def _refusal(check: Callable[[Sequence[Item]], None], item: Item) -> str | None:
+    try:
+        check([item])
+    except UserError as error:
+        return str(error)
+    return None

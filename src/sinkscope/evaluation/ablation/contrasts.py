@@ -1,15 +1,42 @@
 """What a grid says: does masking sinks cost more than masking a control?
 
 For every number of keys the sinks' run is set against each control over the same examples, the control's draws
-averaged. Beyond a control is a difference whose 95 % interval leaves out zero.
+averaged: the mean score of its draws on each resample of the examples. Beyond a control is a difference whose 95 %
+interval leaves out zero.
+
+Each comparison says what it compares: whether the control masked as many keys and took as much attention away at the
+step itself. A control that fell short of what it is to equal, keys or mass, says little. A run in which nothing was
+masked is not compared.
 """
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from sinkscope.evaluation.ablation.base import Removal
 from sinkscope.evaluation.ablation.grid import PLAIN, SINKS
 from sinkscope.evaluation.ablation.outcomes import Difference, difference
-from sinkscope.evaluation.ablation.running import Row
+from sinkscope.evaluation.ablation.rows import Row, same_examples
+
+_BY_MASS = ("equal-mass",)
+"""Controls that are to hold as much attention by the map as the sinks; the others are to be as many."""
+_AS_MANY, _AS_MUCH = 0.05, 0.1
+"""Relative differences up to which counts and masses are called the same."""
+
+
+@dataclass(frozen=True)
+class Strength:
+    """How much a run masked, means over its layers and heads with sinks."""
+
+    keys: float
+    removed: float
+    """Attention removed at the step itself."""
+    wanted: float
+    """Received attention of the sinks that it found, by the map they were found in."""
+    reached: float
+    """Received attention of what was masked, by the same map."""
 
 
 @dataclass(frozen=True)
@@ -20,59 +47,144 @@ class Contrast:
     task: str
     keys: str
     control: str
+    draws: int
     cost: Difference
     """How much worse the sinks' run is than the control's, in the score's own unit."""
+    sinks: Strength | None
+    other: Strength | None
+    """Of the control, its draws averaged."""
+
+    @property
+    def shortfall(self) -> str | None:
+        """What the control fell short of, in words; None where it did not."""
+        if self.sinks is None or self.other is None:
+            return None
+        if self.control in _BY_MASS:
+            if self.other.reached < (1 - _AS_MUCH) * self.other.wanted:
+                return f"it reached {self.other.reached:.2f} of {self.other.wanted:.2f} by the map"
+            short = self.other.removed < (1 - _AS_MUCH) * self.sinks.removed
+            return "its keys held as much by the map, but less at the step" if short else None
+        short = self.other.keys < (1 - _AS_MANY) * self.sinks.keys
+        return f"it found {self.other.keys:.1f} keys in place of {self.sinks.keys:.1f}" if short else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "model": self.model,
+            "task": self.task,
+            "keys": self.keys,
+            "control": self.control,
+            "draws": self.draws,
+            "cost": self.cost.value,
+            "low": self.cost.low,
+            "high": self.cost.high,
+            "sinks": None if self.sinks is None else vars(self.sinks),
+            "control_masked": None if self.other is None else vars(self.other),
+            "shortfall": self.shortfall,
+        }
 
 
 def plain_difference(row: Row, rows: Sequence[Row]) -> Difference | None:
-    """Score of a row minus that of the plain run on the same examples; None for the plain run itself."""
-    if row.cell.masked == PLAIN:
+    """Score of a row minus that of the plain run on the same examples.
+
+    None for the plain run itself, where there is none, and where nothing was masked.
+    """
+    plain = [one for one in rows if same_examples(one, row) and one.cell.masked == PLAIN]
+    if row.cell.masked == PLAIN or row.nothing_masked is not None or not plain:
         return None
-    [plain] = [one for one in rows if _same_task(one, row) and one.cell.masked == PLAIN]
-    return difference([row.outcome], [plain.outcome])
+    return difference([row.outcome], [plain[0].outcome])
 
 
 def contrasts(rows: Sequence[Row]) -> list[Contrast]:
-    """Every sinks' run against every control of the same keys."""
-    found = []
-    for row in rows:
-        if row.cell.masked != SINKS:
-            continue
-        alike = [one for one in rows if _same_task(one, row) and one.cell.keys == row.cell.keys]
-        for control in dict.fromkeys(one.cell.masked for one in alike if one.cell.masked != SINKS):
-            others = [one.outcome for one in alike if one.cell.masked == control]
-            pair = ([row.outcome], others) if row.better == "low" else (others, [row.outcome])
-            found.append(Contrast(row.model, row.task, row.cell.keys, control, difference(*pair)))
-    return found
+    """Every sinks' run against every control of the same keys, but for runs in which nothing was masked."""
+    return [_contrast(row, some) for row, some in _pairs(rows) if not _untouched([row, *some])]
 
 
 def verdicts(rows: Sequence[Row]) -> list[str]:
-    """A sentence for each model, task and number of keys: which controls the sinks' cost is beyond."""
-    grouped: dict[tuple[str, str, str], list[Contrast]] = {}
-    for contrast in contrasts(rows):
-        grouped.setdefault((contrast.model, contrast.task, contrast.keys), []).append(contrast)
-    return [f"{model}, {task}, {keys}: {_sentence(some)}" for (model, task, keys), some in grouped.items()]
+    """A sentence for every sinks' run and control: whether the sinks cost more, and what was compared."""
+    said = []
+    for row, some in _pairs(rows):
+        untouched = _untouched([row, *some])
+        said.append(_uncompared(row, untouched[0]) if untouched else _sentence(_contrast(row, some)))
+    return list(dict.fromkeys(said))
 
 
-def _sentence(some: Sequence[Contrast]) -> str:
-    worse = [_shown(one) for one in some if one.cost.low > 0]
-    milder = [_shown(one) for one in some if one.cost.high < 0]
-    alike = [_shown(one) for one in some if not one.cost.beyond]
-    parts = [
-        f"{what} {', '.join(names)}"
-        for what, names in (
-            ("sinks cost more than", worse),
-            ("less than" if worse else "sinks cost less than", milder),
-            ("not beyond", alike),
-        )
-        if names
-    ]
-    return "; ".join(parts)
+def _pairs(rows: Sequence[Row]) -> list[tuple[Row, list[Row]]]:
+    """Each sinks' run with all draws of a control; with none where its grid has no controls and it masked nothing."""
+    found: list[tuple[Row, list[Row]]] = []
+    for row in rows:
+        if row.cell.masked != SINKS:
+            continue
+        alike = [one for one in rows if same_examples(one, row) and one.cell.keys == row.cell.keys and one is not row]
+        controls = dict.fromkeys(one.cell.masked for one in alike if one.cell.masked != SINKS)
+        found += [(row, [one for one in alike if one.cell.masked == control]) for control in controls]
+        if not controls and row.nothing_masked is not None:
+            found.append((row, []))
+    return found
 
 
-def _shown(one: Contrast) -> str:
-    return f"{one.control} ({one.cost.value:+.3f}, {one.cost.low:+.3f} to {one.cost.high:+.3f})"
+def _untouched(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if row.nothing_masked is not None]
 
 
-def _same_task(one: Row, other: Row) -> bool:
-    return (one.model, one.task) == (other.model, other.task)
+def _contrast(row: Row, others: Sequence[Row]) -> Contrast:
+    ours, theirs = [row.outcome], [one.outcome for one in others]
+    pair = (ours, theirs) if row.better == "low" else (theirs, ours)
+    return Contrast(
+        model=row.model,
+        task=row.task,
+        keys=row.cell.keys,
+        control=others[0].cell.masked,
+        draws=len(others),
+        cost=difference(*pair),
+        sinks=_strength([row.removed]),
+        other=_strength([one.removed for one in others]),
+    )
+
+
+def _strength(removed: Sequence[Removal | None]) -> Strength | None:
+    """Means over draws; None where that was not kept."""
+    known = [one for one in removed if one is not None]
+    if len(known) < len(removed):
+        return None
+    return Strength(*(_mean(known, name) for name in ("keys", "mass", "sink_mass", "cut_mass")))
+
+
+def _mean(removed: Sequence[Removal], name: str) -> float:
+    return sum(one[name] or 0.0 for one in removed) / len(removed)
+
+
+def _uncompared(row: Row, untouched: Row) -> str:
+    where = f"{row.model}, {row.task}, {row.cell.keys}"
+    if untouched is row:
+        return f"{where}: nothing was masked, so nothing is compared: {row.nothing_masked}"
+    control = untouched.cell.masked
+    return f"{where}: not compared with {control}, under which nothing was masked: {untouched.nothing_masked}"
+
+
+def _sentence(one: Contrast) -> str:
+    if one.cost.low > 0:
+        what = "sinks cost more than"
+    elif one.cost.high < 0:
+        what = "sinks cost less than"
+    else:
+        what = "no difference shown between sinks and"
+    control = one.control if one.draws == 1 else f"{one.control}, mean of {one.draws} draws"
+    cost = f"({one.cost.value:+.3f}, {one.cost.low:+.3f} to {one.cost.high:+.3f})"
+    said = f"{one.model}, {one.task}, {one.keys}: {what} {control} {cost}"
+    if one.sinks is None or one.other is None:
+        return said
+    keys = _compared(one.other.keys, one.sinks.keys, ("fewer", "as many", "more"), "keys", _AS_MANY, 1)
+    mass = _compared(one.other.removed, one.sinks.removed, ("less", "as much", "more"), "attention", _AS_MUCH, 2)
+    said = f"{said}; the control masked {keys} and removed {mass}"
+    return said if one.shortfall is None else f"{said}; UNEQUAL: {one.shortfall}"
+
+
+def _compared(
+    value: float, reference: float, words: tuple[str, str, str], noun: str, tolerance: float, digits: int
+) -> str:
+    """ "fewer keys (7.4 for 10.0)": how a number lies to another, and both."""
+    less, same, more = words
+    apart = value - reference
+    word = same if abs(apart) <= tolerance * reference else less if apart < 0 else more
+    return f"{word} {noun} ({value:.{digits}f} for {reference:.{digits}f})"

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
 
 from sinkscope.decoding.generation import check_prompts
-from sinkscope.evaluation.ablation.base import Removal
+from sinkscope.evaluation.ablation.base import Removal, check_naming
 from sinkscope.evaluation.ablation.outcomes import Outcome
 from sinkscope.evaluation.running import Plan
 from sinkscope.interventions import MaskSinks
+
+_LONGEST = 60
+"""Characters of a prompt in a message."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +24,9 @@ class ExactAnswers:
     """The share of examples of a task that are answered exactly."""
 
     plan: Plan
+    better: str = "high"
+    unit: str = "share of right answers"
+    notes: tuple[str, ...] = ()
 
     @property
     def task(self) -> str:
@@ -32,13 +39,18 @@ class ExactAnswers:
         return len(self.plan.examples)
 
     @property
-    def better(self) -> str:
-        """More right answers are better."""
-        return "high"
+    def batch_size(self) -> int:
+        """Prompts run together."""
+        return self.plan.batch_size
 
     def check(self, intervention: MaskSinks) -> None:
         """Before any work."""
-        check_prompts(self.plan.model, self.plan.encoded, self.plan.settings, intervention)
+        plan = self.plan
+
+        def check(encoded: Sequence[list[int]]) -> None:
+            check_prompts(plan.model, encoded, plan.settings, intervention)
+
+        check_naming(check, plan.encoded, self._example)
 
     def run(self, intervention: MaskSinks | None, observer: Callable[[int], None]) -> tuple[Outcome, Removal | None]:
         """Generate all answers."""
@@ -54,6 +66,9 @@ class ExactAnswers:
             "n": self.n,
             "seed": plan.seed,
             "room": plan.room,
-            "batch_size": plan.batch_size,
             "decoding": vars(plan.settings),
         }
+
+    def _example(self, number: int) -> str:
+        prompt = shorten(self.plan.examples[number].prompt, _LONGEST, placeholder=" ...")
+        return f"example {number}: {prompt!r}"

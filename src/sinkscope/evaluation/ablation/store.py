@@ -1,7 +1,8 @@
 """A folder with the finished cells of an ablation: one JSON object a line, each written as its cell ends.
 
 Every line names everything that decided its numbers, so a cell is taken up again only if nothing of that has changed.
-A grid may grow: what is there already stays and is not run again. A last line that was cut short is run again.
+The batch size decides nothing and stands beside them. A grid may grow: what is there already stays and is not run
+again. A last line that was cut short is run again.
 """
 
 from __future__ import annotations
@@ -14,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import UserError
+from sinkscope.evaluation.ablation.reading import NAME, parsed, whole_lines
 from sinkscope.trace.lock import WriterLock
-
-NAME = "cells.jsonl"
 
 
 class CellStore:
@@ -35,7 +35,7 @@ class CellStore:
         self._cells[_key(settings)] = measured
         if self._file is None:
             return
-        line = json.dumps({"key": _key(settings), "settings": settings, "measured": measured}, ensure_ascii=False)
+        line = json.dumps({"settings": settings, "measured": measured}, ensure_ascii=False)
         try:
             with self._file.open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
@@ -54,7 +54,9 @@ def open_cells(folder: Path | None, *, resume: bool) -> Iterator[CellStore]:
         raise UserError(f"{folder} is a file; name a folder")
     there = (folder / NAME).exists()
     if there and not resume:
-        raise UserError(f"{folder} holds cells already; go on with them (resume) or name another folder")
+        raise UserError(
+            f"{folder} holds cells already; go on with them (--resume; in Python resume=True) or name another folder"
+        )
     if not there and folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder} holds other files; name a new or an empty folder")
     try:
@@ -70,19 +72,13 @@ def open_cells(folder: Path | None, *, resume: bool) -> Iterator[CellStore]:
 
 def _read(file: Path) -> dict[str, dict[str, Any]]:
     """Cells by key. A last line that was cut short is taken off the file."""
-    text = file.read_bytes() if file.exists() else b""
-    whole = text[: text.rfind(b"\n") + 1]
-    if whole != text:
+    content = file.read_bytes() if file.exists() else b""
+    whole = whole_lines(content)
+    cells = {_key(settings): measured for settings, measured in parsed(file, whole)}
+    if whole != content:
         file.write_bytes(whole)
-    cells = {}
-    for number, line in enumerate(whole.splitlines(), 1):
-        try:
-            cell = json.loads(line)
-            cells[str(cell["key"])] = dict(cell["measured"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{file}, line {number} is no cell; restore the file, or remove it to run all") from error
     return cells
 
 
 def _key(settings: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()

@@ -2,45 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from sinkscope.decoding import Prompts
 from sinkscope.decoding.intervening import Removed
 from sinkscope.errors import UserError
-from sinkscope.evaluation.ablation.base import Examples, Measure, Removal
+from sinkscope.evaluation.ablation.base import Examples, Measure, Removal, check_naming
 from sinkscope.evaluation.ablation.outcomes import Outcome
-from sinkscope.evaluation.infilling import InfillingPlan, plan_infilling
+from sinkscope.evaluation.ablation.which_texts import Texts, texts_for
+from sinkscope.evaluation.infilling import InfillingPlan, Row, plan_infilling
+from sinkscope.evaluation.passages import Passage
 from sinkscope.evaluation.perplexity import PerplexityPlan, plan_perplexity
-from sinkscope.evaluation.texts import little_texts, prose, reactions
 from sinkscope.families import Model
 from sinkscope.interventions import MaskSinks
 
-TEXTS = ("little", "prose", "reactions")
-
-
-def texts_for(model: Model, examples: Examples) -> tuple[str, Prompts]:
-    """The name of the texts, and at most `examples.n` of them. Raises `UserError` for a name or file that is none."""
-    name = examples.texts or ("little" if model.family.closed_vocabulary else "prose")
-    if name == "little":
-        return name, little_texts(examples.n, length=examples.room, seed=examples.seed)
-    lines = {"prose": prose, "reactions": reactions}[name]() if name in TEXTS else _lines(Path(name))
-    return name, lines[: examples.n]
-
-
-def _lines(file: Path) -> list[str]:
-    try:
-        lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
-        raise UserError(f"texts {str(file)!r}: {reason}; name one of {', '.join(TEXTS)}, or a text file") from error
-    if not lines:
-        raise UserError(f"{file} holds no text; write one a line")
-    return lines
+_DRAWS = 3
+"""Maskings of each text."""
 
 
 @dataclass(frozen=True)
@@ -48,18 +28,33 @@ class NatsPerToken:
     """Mean negative log-likelihood of a token, the logarithm of the perplexity."""
 
     plan: PerplexityPlan
-    texts: str
+    texts: Texts
     task: str = "perplexity"
     better: str = "low"
+    unit: str = "nats a token"
 
     @property
     def n(self) -> int:
         """Number of texts."""
         return self.plan.texts[-1] + 1
 
+    @property
+    def batch_size(self) -> int:
+        """Windows read together."""
+        return self.plan.batch_size
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Of the texts."""
+        return self.texts.notes
+
     def check(self, intervention: MaskSinks) -> None:
         """Before any work."""
-        self.plan.check(intervention)
+
+        def check(passages: Sequence[Passage]) -> None:
+            replace(self.plan, passages=tuple(passages)).check(intervention)
+
+        check_naming(check, self.plan.passages, lambda number: f"text {self.plan.texts[number]} of {self.texts.name}")
 
     def run(self, intervention: MaskSinks | None, observer: Callable[[int], None]) -> tuple[Outcome, Removal | None]:
         """Score all texts."""
@@ -69,15 +64,8 @@ class NatsPerToken:
 
     def settings(self) -> dict[str, Any]:
         """Texts and windows."""
-        plan = self.plan
-        read = [[*passage.given, *passage.scored] for passage in plan.passages]
-        return {
-            "task": self.task,
-            "texts": self.texts,
-            "tokens": read,
-            "prefix": plan.prefix,
-            "batch_size": plan.batch_size,
-        }
+        read = [[*passage.given, *passage.scored] for passage in self.plan.passages]
+        return {"task": self.task, **self.texts.settings(), "tokens": read, "prefix": self.plan.prefix}
 
 
 @dataclass(frozen=True)
@@ -85,8 +73,9 @@ class FilledPositions:
     """Share of masked positions that are filled correctly, at one ratio of masks."""
 
     plan: InfillingPlan
-    texts: str
+    texts: Texts
     better: str = "high"
+    unit: str = "share of masked positions filled correctly"
 
     @property
     def task(self) -> str:
@@ -98,9 +87,24 @@ class FilledPositions:
         """Number of texts."""
         return len(self.plan.rows) // self.plan.draws
 
+    @property
+    def batch_size(self) -> int:
+        """Maskings filled together."""
+        return self.plan.batch_size
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Of the texts."""
+        return self.texts.notes
+
     def check(self, intervention: MaskSinks) -> None:
         """Before any work."""
-        self.plan.check(intervention)
+
+        def check(rows: Sequence[Row]) -> None:
+            replace(self.plan, rows=tuple(rows)).check(intervention)
+
+        rows = self.plan.rows
+        check_naming(check, rows, lambda number: f"text {rows[number].text} of {self.texts.name}")
 
     def run(self, intervention: MaskSinks | None, observer: Callable[[int], None]) -> tuple[Outcome, Removal | None]:
         """Fill all texts."""
@@ -111,33 +115,30 @@ class FilledPositions:
     def settings(self) -> dict[str, Any]:
         """Texts and masks."""
         plan = self.plan
-        return {
-            "task": self.task,
-            "texts": self.texts,
-            "tokens": [row.tokens for row in plan.rows],
-            "draws": plan.draws,
-            "seed": plan.seed,
-            "batch_size": plan.batch_size,
-        }
+        tokens = [row.tokens for row in plan.rows]
+        drawn = {"draws": plan.draws, "seed": plan.seed}
+        return {"task": self.task, **self.texts.settings(), "tokens": tokens, **drawn}
 
 
 def make_perplexity(model: Model, examples: Examples) -> Measure:
     """Perplexity of texts, for an autoregressive model."""
-    name, texts = texts_for(model, examples)
-    return NatsPerToken(plan_perplexity(model, texts, batch_size=examples.batch_size), name)
+    if model.family.bidirectional:
+        raise UserError(
+            f"{model.name} ({model.family.name}) sees in both directions and has no perplexity; take the task "
+            "infilling-0.3 (--task), or another share of masks"
+        )
+
+    texts = texts_for(model, examples)
+    return NatsPerToken(plan_perplexity(model, texts.texts, batch_size=examples.batch_size), texts)
 
 
 def make_infilling(model: Model, examples: Examples, ratio: float) -> Measure:
     """Infilling of texts at a mask ratio, for a model with mask tokens."""
-    name, texts = texts_for(model, examples)
+    texts = texts_for(model, examples)
     plan = plan_infilling(
-        model, texts, ratios=(ratio,), draws=_DRAWS, seed=examples.seed, batch_size=examples.batch_size
+        model, texts.texts, ratios=(ratio,), draws=_DRAWS, seed=examples.seed, batch_size=examples.batch_size
     )
-    return FilledPositions(plan, name)
-
-
-_DRAWS = 3
-"""Maskings of each text."""
+    return FilledPositions(plan, texts)
 
 
 def _removal(removed: Removed | None) -> Removal | None:

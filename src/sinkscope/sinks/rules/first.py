@@ -24,6 +24,7 @@ class First(SinkRule):
     def __post_init__(self) -> None:
         if self.k != int(self.k) or self.k < 1:
             raise UserError(f"k of rule 'first' must be a whole number of at least 1, got {self.k}")
+        object.__setattr__(self, "k", int(self.k))
 
     def refuse(self, keys: KeyCounts) -> None:
         if self.k > keys.fewest:

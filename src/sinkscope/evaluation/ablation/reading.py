@@ -1,0 +1,95 @@
+"""Read the cells that an ablation has kept in a folder; nothing is locked or changed.
+
+    rows = read_rows(Path("runs/copy"))
+
+A folder may hold the cells of several grids. A last line that was cut short is left out.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from sinkscope.errors import UserError
+from sinkscope.evaluation.ablation.grid import PLAIN, SINKS, Cell, label
+from sinkscope.evaluation.ablation.rows import Row, row_of
+from sinkscope.interventions import MaskSinks
+from sinkscope.sinks import make_rule
+
+NAME = "cells.jsonl"
+Kept = tuple[dict[str, Any], dict[str, Any]]
+"""Settings of a cell, and what was measured."""
+
+
+def read_rows(folder: Path) -> list[Row]:
+    """All cells, in the order in which they ended.
+
+    A cell's draw is counted among those that differ by their seed alone. Raises `UserError` for a folder without cells,
+    and for a line that is none.
+    """
+    try:
+        content = (folder / NAME).read_bytes()
+    except OSError as error:
+        raise UserError(
+            f"{folder} holds no cells of an ablation ({error.strerror}): name a folder that `sinkscope ablate --out` "
+            "wrote"
+        ) from error
+    kept = parsed(folder / NAME, whole_lines(content))
+    seeds: dict[str, set[int]] = {}
+    for settings, _ in kept:
+        name, seed = _without_seed(settings)
+        seeds.setdefault(name, set()).add(seed)
+    rows = []
+    for settings, measured in kept:
+        name, seed = _without_seed(settings)
+        rows.append(_row(settings, measured, sorted(seeds[name]).index(seed)))
+    return rows
+
+
+def whole_lines(content: bytes) -> bytes:
+    """Without a last line that was cut short."""
+    return content[: content.rfind(b"\n") + 1]
+
+
+def parsed(file: Path, content: bytes) -> list[Kept]:
+    """The cells of these lines. Raises `UserError` for one that is none."""
+    kept = []
+    for number, line in enumerate(content.splitlines(), 1):
+        try:
+            cell = json.loads(line)
+            _row(cell["settings"], cell["measured"], 0)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(
+                f"{file}, line {number} is no cell of an ablation by this version: restore the file, or remove it to "
+                "run all anew"
+            ) from error
+        kept.append((cell["settings"], cell["measured"]))
+    return kept
+
+
+def _row(settings: dict[str, Any], measured: dict[str, Any], draw: int) -> Row:
+    intervention = _intervention(settings["intervention"])
+    if intervention is None:
+        cell = Cell(keys="none", masked=PLAIN, draw=0, intervention=None)
+    else:
+        masked = intervention.control or SINKS
+        cell = Cell(keys=label(intervention.keys), masked=masked, draw=draw, intervention=intervention)
+    return row_of(cell, settings, measured)
+
+
+def _intervention(kept: dict[str, Any] | None) -> MaskSinks | None:
+    if kept is None:
+        return None
+    keys = kept["keys"]
+    if not isinstance(keys, int):
+        rest = dict(keys)
+        keys = make_rule(str(rest.pop("rule")), **rest)
+    return MaskSinks(**{**kept, "keys": keys})
+
+
+def _without_seed(settings: dict[str, Any]) -> tuple[str, int]:
+    """All settings but the seed of a control, as text that is the same for the same; and that seed."""
+    intervention = dict(settings["intervention"] or {})
+    seed = intervention.pop("seed", 0)
+    return json.dumps({**settings, "intervention": intervention}, sort_keys=True), seed

@@ -1,0 +1,81 @@
+"""Masking by options of `generate` and `trace`: what is masked, and what is said of it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from cli_runs import Command
+
+from sinkscope.decoding import Denoising, generate
+from sinkscope.families import load_model
+from sinkscope.interventions import MaskSinks
+from sinkscope.sinks import Excess, First, SinkRule
+from sinkscope.trace import open_trace
+
+PROMPT = ("--prompt", "Copy the list: a d =>", "--gen-length", 4)
+
+
+@pytest.fixture(scope="module")
+def twin(twin_folders: dict[str, Path]) -> Path:
+    return twin_folders["twin-dlm"]
+
+
+@pytest.mark.parametrize(
+    ("options", "keys"),
+    [(("--mask-top-k", 3), 3), (("--mask-first", 2), First(2)), (("--mask-epsilon", 0.5), Excess(0.5))],
+    ids=str,
+)
+def test_generate_and_trace_mask_what_the_options_name(
+    sinkscope: Command, twin: Path, tmp_path: Path, options: tuple[str, float], keys: SinkRule | int
+) -> None:
+    given = (*PROMPT, *options, "--mask-control", "random")
+    found = sinkscope("generate", twin, *given, "--json").document
+    wanted = MaskSinks(keys, control="random")
+    settings = Denoising(gen_length=4, block_length=4, steps=None)
+    done = generate(load_model(twin, device="cpu"), PROMPT[1], settings, intervention=wanted)
+    assert found["results"][0]["sequence"] == done.sequences[0].tolist()
+    assert done.removed is not None
+    assert found["results"][0]["removed"] == done.removed.to_dict()
+    assert found["intervention"] == json.loads(json.dumps(wanted.to_dict()))
+    traced = sinkscope("trace", twin, *given, "--out", tmp_path / "masked.zarr", "--json").document
+    assert open_trace(tmp_path / "masked.zarr").attrs["intervention"] == found["intervention"]
+    assert traced["removed"] == pytest.approx(found["results"][0]["removed"], rel=1e-4)
+
+
+def test_people_are_told_that_keys_were_masked(sinkscope: Command, twin: Path, tmp_path: Path) -> None:
+    said = sinkscope("generate", twin, *PROMPT, "--mask-first", 1)
+    assert said.code == 0
+    assert "masked: 1.0 keys a layer and head with sinks" in said.err
+    assert "masked" not in said.out
+    traced = sinkscope("trace", twin, *PROMPT, "--mask-first", 1, "--out", tmp_path / "t.zarr")
+    assert "masked: 1.0 keys" in traced.err
+    shown = sinkscope("sinks", tmp_path / "t.zarr", "--table", "overview").table
+    assert "recorded while keys were masked: keys {'rule': 'first', 'k': 1}" in " ".join(shown.split())
+    nothing = sinkscope("generate", twin, *PROMPT, "--mask-first", 1, "--mask-classes", "newline")
+    assert nothing.code == 0
+    assert "sinkscope: warning: nothing was masked" in nothing.err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--mask-control", "lowest"), "--mask-control says how to mask, but not what; add one of --mask-top-k"),
+        (("--mask-layers", "1"), "--mask-layers says how to mask, but not what"),
+        (("--detect", "same"), "--detect says how to mask, but not what"),
+        (("--mask-top-k", 1, "--mask-first", 1), "give one of --mask-top-k, --mask-first, not 2"),
+        (("--mask-top-k", 1, "--first-step", 4), "--detect same --first-step 0"),
+        (("--mask-epsilon", 50), "excess with epsilon 50 on scale 'sum' can never fire"),
+        (("--mask-top-k", 1, "--mask-layers", "1-2"), "--mask-layers takes whole numbers with commas between them"),
+    ],
+    ids=str,
+)
+def test_options_that_say_too_little_or_too_much(
+    sinkscope: Command, twin: Path, options: tuple[object, ...], said: str
+) -> None:
+    assert said in sinkscope("generate", twin, *PROMPT, *options).mistake
+
+
+def test_no_keys_is_the_plain_run(sinkscope: Command, twin: Path) -> None:
+    plain = sinkscope("generate", twin, *PROMPT, "--json").document
+    found = sinkscope("generate", twin, *PROMPT, "--mask-top-k", 0, "--json").document
+    assert found["results"] == plain["results"]

@@ -1,0 +1,127 @@
+"""What a grid says: verdicts, what they compare, and masking that never took place."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from made_rows import exact, made_row, made_rows, removal
+
+from sinkscope.evaluation.ablation import Examples, Grid, Outcome, ablate, contrasts, find_measure, records, verdicts
+from sinkscope.families import load_model
+from sinkscope.interventions import MaskSinks
+from sinkscope.sinks import Excess
+
+ALL, HALF, NONE = exact(*[1] * 100), exact(*[1, 0] * 50), exact(*[0] * 100)
+
+
+def test_the_verdict_says_which_controls_the_sinks_cost_is_beyond() -> None:
+    rows = made_rows(HALF, {"random": [ALL] * 2, "equal-mass": [NONE] * 2, "lowest": [HALF]})
+    found = {one.control: one.cost for one in contrasts(rows)}
+    assert found["random"].value == pytest.approx(0.5) and found["random"].low > 0
+    assert found["equal-mass"].value == pytest.approx(-0.5) and found["equal-mass"].high < 0
+    random, mass, lowest = verdicts(rows)
+    assert random.startswith("m, t, top-2: sinks cost more than random, mean of 2 draws (+0.500, ")
+    assert mass.startswith("m, t, top-2: sinks cost less than equal-mass, mean of 2 draws (-0.500, ")
+    assert lowest == "m, t, top-2: no difference shown between sinks and lowest (+0.000, +0.000 to +0.000)"
+
+
+def test_draws_of_a_control_are_averaged_before_they_are_compared() -> None:
+    [cost] = contrasts(made_rows(HALF, {"random": [ALL, NONE]}))
+    assert cost.draws == 2 and cost.cost.value == pytest.approx(0.0)
+    removed = [removal(2.0, 0.1), removal(1.0, 0.3)]
+    rows = made_rows(HALF, {"random": [ALL, NONE]}, {"sinks": removal(2.0, 0.2)})
+    drawn = [made_row(row.cell, row.outcome, one) for row, one in zip(rows[2:], removed, strict=True)]
+    [cost] = contrasts([*rows[:2], *drawn])
+    assert cost.other is not None
+    assert cost.other.keys == pytest.approx(1.5) and cost.other.removed == pytest.approx(0.2)
+
+
+def test_where_low_scores_are_better_the_cost_is_an_increase() -> None:
+    dear, cheap = (Outcome(np.full(9, value), np.ones(9), exact=False) for value in (3.0, 1.0))
+    [cost] = contrasts(made_rows(dear, {"lowest": [cheap]}, better="low"))
+    assert cost.cost.value == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("control", "taken", "short", "said"),
+    [
+        ("random", removal(10.0, 0.4), None, "as many keys (10.0 for 10.0) and removed as much attention (0.40 for"),
+        ("random", removal(10.0, 0.1), None, "as many keys (10.0 for 10.0) and removed less attention (0.10 for 0.40)"),
+        ("random", removal(7.4, 0.1), "it found 7.4 keys in place of 10.0", "fewer keys (7.4 for 10.0)"),
+        ("mask-matched", removal(9.0, 0.6), "it found 9.0 keys in place of 10.0", "removed more attention (0.60 for"),
+        ("equal-mass", removal(23.0, 0.4, 0.88, 0.9), None, "more keys (23.0 for 10.0) and removed as much attention"),
+        (
+            "equal-mass", removal(9.0, 0.3, 0.9, 0.9), "its keys held as much by the map, but less at the step",
+            "fewer keys (9.0 for 10.0) and removed less attention (0.30 for 0.40)",
+        ),
+        ("equal-mass", removal(3.0, 0.1, 0.09, 0.9), "it reached 0.09 of 0.90 by the map", "fewer keys (3.0 for 10.0)"),
+    ],
+)  # fmt: skip
+def test_a_verdict_says_what_was_compared(control: str, taken: dict[str, Any], short: str | None, said: str) -> None:
+    rows = made_rows(HALF, {control: [ALL]}, {"sinks": removal(10.0, 0.4, 0.9, 0.9), control: taken})
+    [one] = contrasts(rows)
+    assert one.shortfall == one.to_dict()["shortfall"] == short
+    [sentence] = verdicts(rows)
+    assert said in sentence
+    assert sentence.endswith(f"; UNEQUAL: {short}") if short else "UNEQUAL" not in sentence
+
+
+@pytest.mark.parametrize(
+    ("masking", "keys", "taken", "why"),
+    [
+        (MaskSinks(first_step=40), 2, removal(None), r"runs may end before step 40, .* \(--first-step\)"),
+        (
+            MaskSinks(classes=("newline",)),
+            2,
+            removal(None),
+            r"no sink may be of the class newline \(--mask-classes\), or",
+        ),
+        (MaskSinks(detect="same", first_step=0), Excess(9.0), removal(None), "the rule may find no sink$"),
+        (MaskSinks(queries=("later",)), 2, removal(2.0, 0.0), "no query of the groups later may have asked"),
+        (MaskSinks(), 2, removal(2.0, 0.0), "held no attention"),
+    ],
+)
+def test_where_nothing_was_masked_nothing_is_compared(
+    masking: MaskSinks, keys: Any, taken: dict[str, Any], why: str
+) -> None:
+    rows = made_rows(HALF, {"random": [ALL]}, {"sinks": taken, "random": taken}, keys=(keys,), masking=masking)
+    assert contrasts(rows) == []
+    [sentence] = verdicts(rows)
+    assert ": nothing was masked, so nothing is compared: " in sentence
+    assert re.search(why, sentence)
+    plain, *masked = records(rows)
+    assert plain["nothing_masked"] is None
+    for one in masked:
+        assert one["nothing_masked"] in sentence and one["difference"] is None
+
+
+def test_a_control_that_masked_nothing_is_not_compared_and_others_are() -> None:
+    taken = {"sinks": removal(2.0), "random": removal(0.0, 0.0), "lowest": removal(2.0)}
+    rows = made_rows(HALF, {"random": [ALL], "lowest": [ALL]}, taken)
+    assert [one.control for one in contrasts(rows)] == ["lowest"]
+    first, second = verdicts(rows)
+    assert first == (
+        "m, t, top-2: not compared with random, under which nothing was masked: there were no other keys to take"
+    )
+    assert "sinks cost more than lowest" in second
+
+
+def test_nothing_masked_is_said_without_controls_too() -> None:
+    [sentence] = verdicts(made_rows(HALF, {}, {"sinks": removal(None)}))
+    assert "nothing was masked" in sentence
+    assert verdicts(made_rows(HALF, {}, {"sinks": removal(2.0)})) == []
+
+
+def test_a_class_that_no_key_is_of_is_noticed_in_a_run() -> None:
+    """Copying prompts hold no line break."""
+    twin = load_model("twin-dlm", device="cpu")
+    measure = find_measure("copy", Examples(n=3, room=24))(twin)
+    breaks = Grid(keys=(1,), controls=("random",), masking=MaskSinks(classes=("newline",)))
+    plain, *masked = ablate([(twin, measure)], breaks)
+    assert plain.nothing_masked is None
+    for row in masked:
+        assert row.nothing_masked is not None and "newline" in row.nothing_masked
+        assert row.outcome.numerators.tolist() == plain.outcome.numerators.tolist()
+    [masked_row] = ablate([(twin, measure)], Grid(keys=(1,), controls=()))[1:]
+    assert masked_row.nothing_masked is None
