@@ -72,8 +72,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         # Writes of zarr that were under way end with the process; asyncio would complain about each of them.
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)
         return _fail(
-            "interrupted; what trace, ablate --out and train had finished is kept (go on: trace and ablate with --resume, "
-            "train by the same command)"
+            "interrupted; what trace, ablate --out and train had finished is kept "
+            "(go on: trace and ablate with --resume, train by the same command)"
         )
     except (BrokenPipeError, SystemExit):
         # The reader of our output went away (`| head`); nothing is wrong, and nothing more can be said.
