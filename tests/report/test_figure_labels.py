@@ -11,9 +11,7 @@ from report_samples import made
 
 from sinkscope.report import figures
 from sinkscope.report.figures.labels import (
-    distinct,
     made_by,
-    masked_label,
     model_label,
     printable,
     sample_label,
@@ -21,6 +19,7 @@ from sinkscope.report.figures.labels import (
     token_label,
     wrapped,
 )
+from sinkscope.report.naming import distinct, masked_label
 from sinkscope.sinks import Excess, First, Threshold, TopK
 from sinkscope.sinks.lexicon import Lexicon
 

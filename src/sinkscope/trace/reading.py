@@ -13,7 +13,6 @@ Of an unfinished sample, what was opened lazily goes stale if the writer starts 
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ import xarray
 
 from sinkscope.errors import UserError
 from sinkscope.trace.groups import SampleHeader, check_version, read_header, read_root, sample_folders
+from sinkscope.trace.notebook import trace_html
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,7 +58,7 @@ class Trace:
         return f"<Trace {self.path}: {self._summary()}>"
 
     def _repr_html_(self) -> str:
-        return f"<b>Trace</b> <code>{escape(str(self.path))}</code><br>{escape(self._summary())}"
+        return trace_html(self.path, self._summary(), self.attrs, self.samples)
 
     def _open(self, sample: SampleHeader) -> xarray.Dataset:
         """The sample, with the description of its run in the attribute "sinkscope"."""

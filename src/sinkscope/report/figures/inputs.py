@@ -14,11 +14,13 @@ import xarray as xr
 
 from sinkscope.errors import UserError
 from sinkscope.evaluation.ablation import Row
-from sinkscope.report.figures.labels import distinct, model_label
+from sinkscope.report.figures.labels import model_label
+from sinkscope.report.naming import distinct_labels
+from sinkscope.report.traces import nothing_recorded, open_traces, started_ids, unfinished_note
 from sinkscope.sinks import Excess, SinkRule, received_from
 from sinkscope.sinks.find import key_counts
 from sinkscope.sinks.tables.base import View
-from sinkscope.trace import Trace, open_trace
+from sinkscope.trace import Trace
 
 RULE = Excess()
 """Epsilon 3 on scale "sum"."""
@@ -104,38 +106,19 @@ def open_subjects(
     Raises `UserError` for a path that is no trace or stands twice, an id that no trace holds, a trace without a step,
     a group that was not recorded, a rule that can't fire.
     """
-    twice = [path for number, path in enumerate(paths) if path in paths[:number]]
-    if twice:
-        raise UserError(f"the trace {twice[0]} is named twice; name each once")
-    traces = [open_trace(path) for path in paths]
-    _require_ids(traces, ids)
+    traces = open_traces(paths, ids)
     shared = _shared_id(traces)
     chosen = [_chosen(trace, ids) for trace in traces]
     shown = [_shown(trace, some, None if ids else shared) for trace, some in zip(traces, chosen, strict=True)]
     for trace, sample in zip(traces, shown, strict=True):
         _require_sinks(trace, sample, rule, group)
-    labels = distinct([model_label(sample) for sample in shown], [trace.path.name for trace in traces])
-    labels = distinct(labels, [str(trace.path) for trace in traces])
+    labels = distinct_labels([model_label(sample) for sample in shown], [trace.path for trace in traces])
     subjects = tuple(Subject(*one) for one in zip(labels, chosen, shown, strict=True))
     return subjects, [note for trace, sample in zip(traces, shown, strict=True) for note in _notes(trace, sample)]
 
 
-def _require_ids(traces: Sequence[Trace], ids: Sequence[str]) -> None:
-    for one in ids:
-        if not any(one in trace.ids for trace in traces):
-            held = ", ".join(repr(name) for name in traces[0].ids[:5]) if traces else "none"
-            raise UserError(f"no trace has a sample with the id {one!r}: the first has {held}")
-    for trace in traces:
-        if ids and not set(ids) & set(trace.ids):
-            raise UserError(f"the trace {trace.path} has none of the samples {', '.join(ids)}: name one of its own too")
-
-
-def _started(trace: Trace) -> list[str]:
-    return [header.id for header in trace.samples if header.steps > 0]
-
-
 def _shared_id(traces: Sequence[Trace]) -> str | None:
-    started = [_started(trace) for trace in traces]
+    started = [started_ids(trace) for trace in traces]
     return next((one for one in started[0] if all(one in others for others in started)), None) if traces else None
 
 
@@ -148,7 +131,7 @@ def _shown(trace: Trace, samples: Iterable[xr.Dataset], shared: str | None) -> x
         return trace[shared]
     found = next((sample for sample in samples if sample.sizes.get("step", 0) > 0), None)
     if found is None:
-        raise UserError(f"the trace {trace.path} holds no recorded step of these samples yet: wait for its recording")
+        raise nothing_recorded(trace)
     return found
 
 
@@ -160,9 +143,7 @@ def _require_sinks(trace: Trace, sample: xr.Dataset, rule: SinkRule, group: str)
 
 
 def _notes(trace: Trace, sample: xr.Dataset) -> Iterator[str]:
-    steps, name = sample.sizes["step"], sample.attrs["id"]
-    if not sample.attrs.get("complete", True):
-        yield f"{trace.path}: sample {name!r} is unfinished, its first {steps} step{'s' * (steps != 1)} are drawn"
+    yield from unfinished_note(trace, sample.attrs["id"], sample.sizes["step"], "drawn")
     open_samples = len(trace) - len(trace.complete_ids)
     if open_samples > 1:
         yield f"{trace.path}: {open_samples} samples are unfinished, counted as far as they go"

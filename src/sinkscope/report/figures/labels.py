@@ -7,20 +7,17 @@ would make matplotlib warn of a missing glyph.
 
 import textwrap
 import unicodedata
-from collections.abc import Sequence
 from functools import cache
-from pathlib import PurePath
-from typing import Any
 
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 
-from sinkscope.evaluation.ablation.grid import label as keys_label
 from sinkscope.report.figures.style import FONT, SOFT
-from sinkscope.sinks import SinkRule, make_rule
-from sinkscope.sinks.lexicon import Lexicon, model_attributes
+from sinkscope.report.naming import masking_of, model_name, token_text
+from sinkscope.sinks import SinkRule
+from sinkscope.sinks.lexicon import Lexicon
 
 LONGEST_TOKEN = 16
 LONGEST_NAME = 48
@@ -73,9 +70,7 @@ def shortened(text: str, most: int) -> str:
 
 def token_label(lexicon: Lexicon, token: int) -> str:
     """A token as a label: its text with escapes, at most 16 characters; a lone byte as the tokenizer spells it."""
-    spelling, text = lexicon.texts.get(token, ""), lexicon.text(token)
-    if spelling.startswith("<0x") and len(text) == 1 and not text.isascii():
-        return spelling
+    text = token_text(lexicon, token)
     bare = text.strip(" ")
     if not bare:
         return shortened(SPACE * len(text), LONGEST_TOKEN) or "(empty)"
@@ -85,26 +80,7 @@ def token_label(lexicon: Lexicon, token: int) -> str:
 
 def model_label(sample: xr.Dataset) -> str:
     """The model's name, of a folder the last part; and what was masked while it generated."""
-    name = str(model_attributes(sample).get("name", "an unnamed model"))
-    if name.startswith((".", "/", "~")):
-        name = PurePath(name).name or name
-    intervention = (sample.attrs.get("sinkscope") or {}).get("intervention")
-    masked = "" if intervention is None else f", {masked_label(intervention)}"
-    return printable(shortened(name, LONGEST_NAME)) + masked
-
-
-def masked_label(intervention: dict[str, Any]) -> str:
-    """What an intervention masks, in a few characters: "top-5 masked", "random for top-5 masked"."""
-    keys, control = rule_label(intervention.get("keys", 0)), intervention.get("control")
-    return f"{keys} masked" if control is None else f"{control} for {keys} masked"
-
-
-def rule_label(keys: int | dict[str, Any]) -> str:
-    """The rule of an intervention's record in a few characters: "top-5", "excess 3.0 sum"."""
-    if isinstance(keys, int):
-        return keys_label(keys)
-    settings = dict(keys)
-    return keys_label(make_rule(str(settings.pop("rule")), **settings))
+    return printable(shortened(model_name(sample), LONGEST_NAME)) + masking_of(sample)
 
 
 def sample_label(sample: xr.Dataset) -> str:
@@ -154,10 +130,3 @@ def wrapped(text: str, inches: float, size: float) -> list[str]:
     """The text in lines that fit a width, in letters of `size` points; line breaks stay."""
     most = max(20, int(inches * 72 / (size * _CHARACTER_WIDTH)))
     return [line for part in text.split("\n") for line in textwrap.wrap(part, most)]
-
-
-def distinct(labels: Sequence[str], others: Sequence[str]) -> list[str]:
-    """The labels, each that stands twice with its other name in parentheses."""
-    return [
-        f"{label} ({other})" if labels.count(label) > 1 else label for label, other in zip(labels, others, strict=True)
-    ]

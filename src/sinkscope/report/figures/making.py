@@ -6,7 +6,6 @@
 Costs a pass over all samples for each figure that counts, and the memory of one sample.
 """
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from sinkscope.errors import UserError
 from sinkscope.report.figures.inputs import Inputs
 from sinkscope.report.figures.registry import FIGURES, find_figure
 from sinkscope.report.figures.style import FORMATS, write_figure
+from sinkscope.report.outputs import make_folder, require_folder
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def check_figures(out: Path, *, ending: str = "svg", only: Sequence[str] = (), o
     names = [find_figure(name).name for name in dict.fromkeys(only)] or sorted(FIGURES)
     if ending not in FORMATS:
         raise UserError(f"unknown format {ending!r}: use one of {', '.join(FORMATS)}")
-    _require_folder(out)
+    require_folder(out, "the figures")
     there = [file for name in names if (file := out / f"{name}.{ending}").exists()]
     if there and not overwrite:
         more = f" and {len(there) - 1} more" if len(there) > 1 else ""
@@ -67,25 +67,9 @@ def make_figures(
         except UserError as error:
             left_out[name] = str(error)
             continue
-        _make_folder(out)
+        make_folder(out)
         write_figure(drawn, out / f"{name}.{ending}")
         files[name] = out / f"{name}.{ending}"
     if not files:
         raise UserError(f"nothing can be drawn; {'; '.join(f'{name}: {why}' for name, why in left_out.items())}")
     return Made(files, left_out)
-
-
-def _require_folder(out: Path) -> None:
-    """Raise `UserError` where it is clear beforehand that no figure can be written there."""
-    nearest = next(path for path in (out, *out.absolute().parents) if path.exists())
-    if not nearest.is_dir():
-        raise UserError(f"{nearest} is a file: name a folder for the figures")
-    if not os.access(nearest, os.W_OK):
-        raise UserError(f"{nearest} can't be written: name another folder for the figures")
-
-
-def _make_folder(out: Path) -> None:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"the folder {out} can't be made ({error.strerror}): name another") from error

@@ -24,6 +24,7 @@ from matplotlib.colors import Colormap, ListedColormap
 from matplotlib.figure import Figure
 
 from sinkscope.errors import UserError
+from sinkscope.report.outputs import write_whole
 
 FORMATS = ("svg", "pdf", "png")
 FONT = "DejaVu Sans"
@@ -119,10 +120,4 @@ def write_figure(figure: Figure, file: Path) -> None:
         raise UserError(f"{file.name}: figures are written as {', '.join(FORMATS)}; choose one of these endings")
     written = io.BytesIO()
     figure.savefig(written, format=kind, metadata=_METADATA[kind])
-    unfinished = file.with_name(f"{file.name}.unfinished")
-    try:
-        unfinished.write_bytes(written.getvalue())
-        unfinished.replace(file)
-    except OSError as error:
-        unfinished.unlink(missing_ok=True)
-        raise UserError(f"{file} can't be written ({error.strerror or error}); choose another folder") from error
+    write_whole(file, [written.getvalue()])

@@ -1,0 +1,105 @@
+// Saves a chart as it is on the page. Every chart gives one SVG; a PNG is that SVG, painted at twice its size.
+
+import { svg } from "../page/element";
+
+export const FORMATS = ["png", "svg"] as const;
+export type Format = (typeof FORMATS)[number];
+
+const PROPERTIES = [
+  "fill",
+  "fill-opacity",
+  "stroke",
+  "stroke-width",
+  "stroke-dasharray",
+  "stroke-linecap",
+  "stroke-linejoin",
+  "stroke-opacity",
+  "opacity",
+  "font-family",
+  "font-size",
+  "font-weight",
+  "text-anchor",
+  "dominant-baseline",
+  "display",
+  "visibility",
+] as const;
+const PAINTED_SCALE = 2;
+
+/** A copy that looks the same without the page's stylesheet. The original has to be in the page. */
+export function standalone(original: SVGSVGElement, background: string): SVGSVGElement {
+  const copy = original.cloneNode(true) as SVGSVGElement;
+  inline(original, copy);
+  const { width, height } = original.getBoundingClientRect();
+  copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
+  copy.setAttribute("width", String(width));
+  copy.setAttribute("height", String(height));
+  copy.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  copy.prepend(svg("rect", { width: "100%", height: "100%", fill: background }));
+  for (const cursor of copy.querySelectorAll(".cell-cursor")) cursor.remove();
+  return copy;
+}
+
+/** A painted map as a picture inside an SVG. */
+export function pixels(
+  canvas: HTMLCanvasElement,
+  x: number,
+  y: number,
+  width: number,
+  height: number,
+): SVGImageElement {
+  const place = { x, y, width, height, preserveAspectRatio: "none", href: canvas.toDataURL("image/png") };
+  const image = svg("image", place);
+  image.style.setProperty("image-rendering", "pixelated");
+  return image;
+}
+
+function inline(from: Element, to: Element): void {
+  const style = getComputedStyle(from);
+  for (const property of PROPERTIES) to.setAttribute(property, style.getPropertyValue(property));
+  to.removeAttribute("class");
+  if (from.classList.contains("cell-cursor")) to.setAttribute("class", "cell-cursor");
+  Array.from(from.children).forEach((child, index) => inline(child, to.children[index]));
+}
+
+export async function save(drawing: SVGSVGElement, name: string, format: Format): Promise<void> {
+  const text = new XMLSerializer().serializeToString(drawing);
+  const file = new Blob([text], { type: "image/svg+xml" });
+  download(format === "svg" ? file : await painted(file, drawing), `${name}.${format}`);
+}
+
+async function painted(file: Blob, drawing: SVGSVGElement): Promise<Blob> {
+  const address = URL.createObjectURL(file);
+  try {
+    const image = new Image();
+    image.src = address;
+    await image.decode();
+    const canvas = document.createElement("canvas");
+    canvas.width = PAINTED_SCALE * Number(drawing.getAttribute("width"));
+    canvas.height = PAINTED_SCALE * Number(drawing.getAttribute("height"));
+    canvas.getContext("2d")!.drawImage(image, 0, 0, canvas.width, canvas.height);
+    return await new Promise((resolve, reject) =>
+      canvas.toBlob((blob) => (blob ? resolve(blob) : reject(new Error("the picture could not be painted")))),
+    );
+  } finally {
+    URL.revokeObjectURL(address);
+  }
+}
+
+function download(file: Blob, name: string): void {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(file);
+  link.download = name;
+  document.body.append(link);
+  link.click();
+  link.remove();
+  // The browser has its own hold on the file by then.
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
+/** A name for a file out of words that may hold anything. */
+export function fileName(...words: string[]): string {
+  return words
+    .map((word) => word.replace(/[^A-Za-z0-9.]+/g, "-").replace(/^-+|-+$/g, ""))
+    .filter(Boolean)
+    .join("_");
+}

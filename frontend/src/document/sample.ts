@@ -1,0 +1,90 @@
+// One sample, opened: small arrays whole, received attention a step at a time.
+
+import { MISSING, lookupTable } from "./codes";
+import { readBits, readFloat32, readInt32 } from "./small_array";
+import { type StepBytes, openSteps } from "./step_bytes";
+import type { ArraySpec, SampleSpec } from "./types";
+
+/** Coded attention: `rows` rows of one number a position at every step. */
+export interface CodedArray {
+  table: Float64Array;
+  bytes: StepBytes;
+  rows: number;
+  /** The highest value there can be. */
+  high: number;
+}
+
+export interface Sample {
+  spec: SampleSpec;
+  /** Rows are layer x head. */
+  received: CodedArray;
+  /** Rows are layer x group, averaged over heads; absent where it was not recorded. */
+  byGroup: CodedArray | null;
+  /** (step, group) */
+  queries: Int32Array | null;
+  /** (step, position) */
+  canvas: Int32Array | null;
+  committed: Uint8Array | null;
+  confidence: Float32Array | null;
+  /** (step) */
+  blockStart: Int32Array | null;
+  blockStop: Int32Array | null;
+  /** Step after which a position was committed, -1 where it never was. */
+  committedAt: Int32Array;
+}
+
+async function openCodes(spec: ArraySpec, rows: number): Promise<CodedArray> {
+  if (!spec.encoding) throw new Error("received attention of this report is not coded as expected");
+  return {
+    table: lookupTable(spec.encoding),
+    bytes: await openSteps(spec, 1),
+    rows,
+    high: spec.encoding.high,
+  };
+}
+
+export function commitSteps(committed: Uint8Array | null, steps: number, positions: number): Int32Array {
+  const at = new Int32Array(positions).fill(-1);
+  if (!committed) return at;
+  for (let step = steps - 1; step >= 0; step--) {
+    for (let position = 0; position < positions; position++) {
+      if (committed[step * positions + position]) at[position] = step;
+    }
+  }
+  return at;
+}
+
+export async function openSample(spec: SampleSpec): Promise<Sample> {
+  const { arrays } = spec;
+  const groups = arrays["received_by_group"];
+  const [received, byGroup, queries, canvas, committed, confidence, blockStart, blockStop] = await Promise.all([
+    openCodes(arrays["received"], spec.layers * spec.heads),
+    groups ? openCodes(groups, spec.layers * groups.shape[2]) : null,
+    readInt32(arrays["queries"]),
+    readInt32(arrays["canvas"]),
+    readBits(arrays["committed"]),
+    readFloat32(arrays["confidence"]),
+    readInt32(arrays["block_start"]),
+    readInt32(arrays["block_stop"]),
+  ]);
+  const committedAt = commitSteps(committed, spec.steps, spec.positions);
+  return {
+    spec,
+    received,
+    byGroup,
+    queries,
+    canvas,
+    committed,
+    confidence,
+    blockStart,
+    blockStop,
+    committedAt,
+  };
+}
+
+/** Number of existing keys among the first row of a step's codes: the same for all its rows. */
+export function keyCount(codes: Uint8Array, positions: number): number {
+  let keys = 0;
+  for (let position = 0; position < positions; position++) if (codes[position] !== MISSING) keys++;
+  return keys;
+}

@@ -1,0 +1,96 @@
+// Everything the charts of a pane need over all steps, worked out anew only when something it depends on changed.
+
+import type { SinkRule } from "../sinks/rule";
+import { type Scale, fullScore } from "../sinks/scales";
+import type { Model, Overview } from "./model";
+import { cutLine, highest, scores, shownSinks, topTrack } from "./profile";
+import { type Selection, chosenRows, selectionKey } from "./selection";
+
+export interface Derived {
+  /** Changes whenever anything in here did. */
+  version: number;
+  selection: Selection;
+  rule: SinkRule | null;
+  scale: Scale;
+  overview: Overview;
+  /** Rows that were averaged. */
+  rows: number;
+  keys: Int32Array;
+  /** (step, position) */
+  scores: Float64Array;
+  sinks: Uint8Array;
+  /** (step) */
+  top: Int32Array;
+  cuts: Float64Array;
+  highest: number;
+  /** Score of a fair share, with as many keys as there are at most. */
+  fair: number;
+  complete: boolean;
+}
+
+/** While a sweep is under way the charts follow at this pace. */
+const PACE = 140;
+
+export class Deriver {
+  private key = "";
+  private rulesKey = "";
+  private made = 0;
+  private latest: Derived | null = null;
+
+  constructor(private readonly model: Model) {}
+
+  derive(selection: Selection, rule: SinkRule | null, scale: Scale, step: number): Derived {
+    const overview = this.model.overview(selection, rule, step);
+    const left = overview.mean.left + (overview.counts?.left ?? 0);
+    const settings = [selectionKey(selection), scale, rule?.describe() ?? "none"].join(" ");
+    const key = `${settings} ${left}`;
+    const now = performance.now();
+    // The step in view has to be there at once, the rest may lag behind a running sweep.
+    const fresh = settings === this.rulesKey && (key === this.key || (left > 0 && now - this.made < PACE));
+    if (this.latest && fresh && this.has(step)) return this.latest;
+    this.latest = this.make(overview, selection, rule, scale, left === 0);
+    this.key = key;
+    this.rulesKey = settings;
+    this.made = now;
+    return this.latest;
+  }
+
+  private has(step: number): boolean {
+    const { latest } = this;
+    if (!latest || latest.complete) return true;
+    const { positions } = latest.overview.mean;
+    const known = latest.scores
+      .subarray(step * positions, (step + 1) * positions)
+      .some((score) => !Number.isNaN(score));
+    return known || !latest.overview.mean.done[step];
+  }
+
+  private make(
+    overview: Overview,
+    selection: Selection,
+    rule: SinkRule | null,
+    scale: Scale,
+    complete: boolean,
+  ): Derived {
+    const { mean } = overview;
+    const keys = this.model.keysOf(selection.group);
+    const most = Math.max(1, highest(keys, 1));
+    const all = scores(mean, keys, scale);
+    return {
+      version: (this.latest?.version ?? 0) + 1,
+      selection,
+      rule,
+      scale,
+      overview,
+      rows: chosenRows(this.model.sample, selection).length,
+      keys,
+      scores: all,
+      sinks: shownSinks(mean, rule),
+      top: topTrack(mean),
+      cuts: cutLine(mean, rule, keys, scale),
+      highest: highest(all, 0),
+      fair: fullScore(scale, most) / most,
+      complete,
+    };
+  }
+}

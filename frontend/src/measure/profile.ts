@@ -1,0 +1,61 @@
+// Curves and marks over all steps, read off the mean map: what is shown as a sink, where the strongest key is.
+
+import type { SinkRule } from "../sinks/rule";
+import { type Scale, fullScore } from "../sinks/scales";
+import { factsOf } from "./row_facts";
+import { marksOf } from "./overview";
+import type { MeanMap } from "./overview";
+
+/** (step, position): 1 where the rule finds a sink in the mean that is shown. */
+export function shownSinks(mean: MeanMap, rule: SinkRule | null): Uint8Array {
+  const { positions, values, done } = mean;
+  const marks = new Uint8Array(values.length);
+  for (let step = 0; step < done.length; step++) {
+    if (done[step]) marks.set(marksOf(mean.at(step), rule), step * positions);
+  }
+  return marks;
+}
+
+/** (step, position): the mean as a score; NaN without a key. */
+export function scores(mean: MeanMap, keys: Int32Array, scale: Scale): Float64Array {
+  const { positions, values } = mean;
+  return values.map((value, at) => value * fullScore(scale, keys[Math.floor(at / positions)]));
+}
+
+/** The position that receives most at every step, ties going to the lower one; -1 where no key is known. */
+export function topTrack(mean: MeanMap): Int32Array {
+  const top = new Int32Array(mean.done.length).fill(-1);
+  for (let step = 0; step < top.length; step++) {
+    let most = -Infinity;
+    mean.at(step).forEach((value, position) => {
+      if (!(value > most)) return;
+      most = value;
+      top[step] = position;
+    });
+  }
+  return top;
+}
+
+/** The score above which a key is a sink in what is shown, by step; NaN where the rule has no such value. */
+export function cutLine(mean: MeanMap, rule: SinkRule | null, keys: Int32Array, scale: Scale): Float64Array {
+  const cuts = new Float64Array(mean.done.length).fill(NaN);
+  for (let step = 0; rule && step < cuts.length; step++) {
+    if (!mean.done[step] || keys[step] === 0) continue;
+    const cut = rule.cut(factsOf(mean.at(step), keys[step]));
+    if (cut !== null) cuts[step] = cut * fullScore(scale, keys[step]);
+  }
+  return cuts;
+}
+
+/** One position's scores over the steps. */
+export function positionScores(values: Float64Array, steps: number, position: number): Float64Array {
+  const positions = values.length / steps;
+  return Float64Array.from({ length: steps }, (_, step) => values[step * positions + position]);
+}
+
+/** The highest of some numbers, NaN aside; `otherwise` where there is none. */
+export function highest(values: ArrayLike<number>, otherwise: number): number {
+  let most = -Infinity;
+  for (let i = 0; i < values.length; i++) if (values[i] > most) most = values[i];
+  return most === -Infinity ? otherwise : most;
+}

@@ -1,0 +1,146 @@
+// Ties state, panes and controls together: any change of the state leads to one redraw at the next frame.
+
+import { shades } from "../charts/shading";
+import { type ThemeColours, themeColours } from "../charts/theme_colours";
+import type { Library } from "../document/reading";
+import { ruleKind } from "../sinks/registry";
+import { fromHash, toHash } from "../state/address";
+import { type PaneState, Store, freshPane } from "../state/state";
+import type { Context } from "./context";
+import { closeOnBackdrop, openKeys, openProvenance } from "./drawers";
+import { find, setText } from "./element";
+import { listenToKeys } from "./keys";
+import { Legend } from "./legend";
+import { Live } from "./live";
+import { Pane } from "./pane";
+import { RuleBar } from "./rule_bar";
+import { applyTheme, isDark, nextTheme, onSystemTheme } from "./theme";
+import { Tip } from "./tip";
+import { Transport } from "./transport";
+
+/** How long the address may lag behind the state: browsers allow few changes a second. */
+const ADDRESS_PAUSE = 250;
+
+export class App {
+  private readonly store: Store;
+  private readonly context: Context;
+  private readonly transport: Transport;
+  private readonly ruleBar: RuleBar;
+  private readonly legend = new Legend();
+  private panes: Pane[] = [];
+  private colours: ThemeColours | null = null;
+  private waiting = false;
+  private addressTimer = 0;
+
+  constructor(
+    private readonly library: Library,
+    failed: (error: Error) => void,
+  ) {
+    this.store = new Store(fromHash(location.hash, library.document));
+    const redraw = (): void => this.schedule();
+    this.context = { library, store: this.store, tip: new Tip(), live: new Live(), redraw, failed };
+    this.transport = new Transport(this.store);
+    this.ruleBar = new RuleBar(this.store);
+    this.store.subscribe(redraw);
+    listenToKeys(this.transport);
+    closeOnBackdrop();
+    this.listen();
+    setText(find("#title"), library.document.title);
+    document.title = library.document.title;
+    this.schedule();
+  }
+
+  private schedule(): void {
+    if (this.waiting) return;
+    this.waiting = true;
+    requestAnimationFrame(() => {
+      this.waiting = false;
+      this.draw();
+    });
+  }
+
+  private draw(): void {
+    const { state } = this.store;
+    this.setPanes(state.panes);
+    applyTheme(state.theme);
+    if (this.colours?.palette.dark !== isDark(state.theme)) this.colours = themeColours(isDark(state.theme));
+    const rule = ruleKind(state.rule).make(state.settings[state.rule], state.scale);
+    for (const pane of this.panes) pane.prepare(state, rule);
+    const steps = Math.max(...this.panes.map((pane) => pane.spec.steps));
+    const step = Math.min(state.step, Math.max(0, steps - 1));
+    if (step !== state.step) this.store.update({ step });
+    this.transport.show(step, steps);
+    this.ruleBar.show(state, this.panes.map((pane) => pane.refusal).find((text) => text !== null) ?? null);
+    const derived = this.panes.flatMap((pane) => (pane.derived ? [pane.derived] : []));
+    if (derived.length > 0) {
+      const highest = Math.max(...derived.map((each) => each.highest));
+      const common = shades(state.shading, highest, Math.min(...derived.map((each) => each.fair)));
+      for (const pane of this.panes) pane.draw(state, common, this.colours!);
+      this.legend.show(common, this.colours!, state.scale, rule);
+    }
+    if (!this.transport.isPlaying) this.context.live.say(this.sentence(step));
+    this.writeAddress();
+  }
+
+  private sentence(step: number): string {
+    const each = this.panes.map((pane) => pane.sentence()).filter(Boolean);
+    return [`step ${step}`, ...each].join("; ");
+  }
+
+  private setPanes(states: readonly PaneState[]): void {
+    if (this.panes.length === states.length) return;
+    const kept = this.panes.slice(0, states.length);
+    while (kept.length < states.length) kept.push(new Pane(kept.length, this.context));
+    this.panes = kept;
+    const main = find("#panes");
+    main.replaceChildren(...kept.map((pane) => pane.root));
+    main.classList.toggle("two", kept.length > 1);
+    find("#compare").setAttribute("aria-pressed", String(kept.length > 1));
+  }
+
+  private compare(): void {
+    const { panes } = this.store.state;
+    this.store.update({ panes: panes.length > 1 ? panes.slice(0, 1) : [panes[0], this.other(panes[0])] });
+  }
+
+  /** What to set beside a sample: the same sample of another trace, or the next one of its own. */
+  private other({ trace, sample }: PaneState): PaneState {
+    const { traces } = this.library.document;
+    const next = (trace + 1) % traces.length;
+    if (next !== trace) return freshPane(next, Math.min(sample, traces[next].samples.length - 1));
+    return freshPane(trace, (sample + 1) % traces[trace].samples.length);
+  }
+
+  private listen(): void {
+    find("#compare").addEventListener("click", () => this.compare());
+    find("#theme").addEventListener("click", () => this.store.update({ theme: nextTheme(this.store.state.theme) }));
+    find("#help").addEventListener("click", openKeys);
+    find("#about").addEventListener("click", () => {
+      const { traces } = this.library.document;
+      const { panes } = this.store.state;
+      openProvenance(
+        panes.map(({ trace, sample }) => ({ trace: traces[trace], sample: traces[trace].samples[sample] })),
+      );
+    });
+    onSystemTheme(() => this.schedule());
+    window.addEventListener("hashchange", () => {
+      if (location.hash.slice(1) !== toHash(this.store.state)) {
+        this.store.update(fromHash(location.hash, this.library.document));
+      }
+    });
+  }
+
+  private writeAddress(): void {
+    clearTimeout(this.addressTimer);
+    this.addressTimer = window.setTimeout(() => {
+      const hash = toHash(this.store.state);
+      if (location.hash.slice(1) === hash) return;
+      try {
+        history.replaceState(null, "", `#${hash}`);
+      } catch (error) {
+        // Inside a notebook the page has no address of its own, and goes without one.
+        if (!(error instanceof DOMException)) throw error;
+      }
+    }, ADDRESS_PAUSE);
+  }
+}

@@ -1,0 +1,34 @@
+// What a reader chooses in a pane by clicking in it.
+
+import { type PaneState, type Store, togglePin } from "../state/state";
+
+export class Choosing {
+  constructor(
+    private readonly store: Store,
+    private readonly index: number,
+  ) {}
+
+  get pane(): PaneState {
+    return this.store.state.panes[this.index];
+  }
+
+  step(step: number): void {
+    this.store.update({ step });
+  }
+
+  /** Pins a position, or takes the pin out. */
+  togglePin(position: number): void {
+    this.store.updatePane(this.index, { pins: togglePin(this.pane.pins, position) });
+  }
+
+  /** Pins a position and leaves it pinned: a map may be clicked again and again. */
+  pin(position: number): void {
+    if (!this.pane.pins.includes(position)) this.togglePin(position);
+  }
+
+  /** Picks a layer and head by their numbers; picking them again gives the mean back. */
+  row(layer: number, head: number | null): void {
+    const same = this.pane.layer === layer && (head === null || this.pane.head === head);
+    this.store.updatePane(this.index, same ? { layer: null, head: null } : { layer, head });
+  }
+}

@@ -1,0 +1,16 @@
+// What every part of the page is given.
+
+import type { Library } from "../document/reading";
+import type { Store } from "../state/state";
+import type { Live } from "./live";
+import type { Tip } from "./tip";
+
+export interface Context {
+  library: Library;
+  store: Store;
+  tip: Tip;
+  live: Live;
+  /** Asks for a redraw at the next frame. */
+  redraw(): void;
+  failed(error: Error): void;
+}

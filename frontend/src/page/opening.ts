@@ -1,0 +1,38 @@
+// Opens the sample that a pane shows, and keeps what belongs to it.
+
+import type { SampleSpec } from "../document/types";
+import { Deriver } from "../measure/derived";
+import { Model } from "../measure/model";
+import type { PaneState } from "../state/state";
+import type { Context } from "./context";
+import { Lexicon } from "./lexicon";
+
+export interface Opened {
+  key: string;
+  model: Model;
+  lexicon: Lexicon;
+  deriver: Deriver;
+}
+
+export class Opening {
+  private opened: Opened | null = null;
+
+  constructor(private readonly context: Context) {}
+
+  spec({ trace, sample }: PaneState): SampleSpec {
+    return this.context.library.document.traces[trace].samples[sample];
+  }
+
+  /** Null while the sample is being read; a redraw is asked for once it is there. */
+  of(pane: PaneState): Opened | null {
+    const key = `${pane.trace}/${pane.sample}`;
+    if (this.opened?.key === key) return this.opened;
+    const { library, redraw, failed } = this.context;
+    const sample = library.sample(pane.trace, pane.sample, redraw, failed);
+    if (!sample) return null;
+    this.opened?.model.stop();
+    const model = new Model(sample, redraw, failed);
+    this.opened = { key, model, lexicon: new Lexicon(sample.spec), deriver: new Deriver(model) };
+    return this.opened;
+  }
+}

@@ -1,0 +1,59 @@
+// Charts in words, for those who do not see them.
+
+import type { Sample } from "../document/sample";
+import type { Derived } from "../measure/derived";
+import { details } from "./details";
+import { counted, short } from "./numbers";
+import type { Subject } from "./pointing";
+
+/** The step in view: how many sinks, and the first of them. */
+export function stepSentence({ sample, lexicon, derived, step }: Subject): string {
+  const { positions } = sample.spec;
+  const sinks = derived.sinks.subarray(step * positions, (step + 1) * positions);
+  const count = sinks.reduce((sum, mark) => sum + mark, 0);
+  if (count === 0) return "no sinks in what is shown";
+  const first = details(sample, lexicon, derived, step, sinks.indexOf(1)).slice(0, 2).join(", ");
+  return `${count === 1 ? "one sink" : `${count} sinks`} in what is shown, first ${first}`;
+}
+
+export function mapSummary(sample: Sample, derived: Derived): string {
+  const { steps, positions } = sample.spec;
+  const rings = derived.sinks.reduce((sum, mark) => sum + mark, 0);
+  const where = new Set<number>();
+  derived.sinks.forEach((mark, at) => mark && where.add(at % positions));
+  const places = [...where].sort((a, b) => a - b);
+  const named = places.length === 0 ? "" : ` at ${places.length === 1 ? "position" : "positions"} ${listed(places)}`;
+  return (
+    `Received attention of ${counted(positions, "position")} at ${counted(steps, "step")}, highest score ` +
+    `${short(derived.highest)}. ${counted(rings, "sink")}${named}. Up and down arrows move through positions, Enter pins.`
+  );
+}
+
+/** What the marks in the map are, as far as it has any. */
+export function mapMarks(sample: Sample, derived: Derived): string {
+  const { prompt_length, positions, bidirectional } = sample.spec;
+  const marks = [];
+  if (derived.sinks.includes(1)) marks.push("Rings: sinks");
+  if (sample.committedAt.some((step) => step >= 0)) marks.push("ticks: tokens are committed");
+  if (bidirectional && sample.blockStart) marks.push("dashes: the current block");
+  if (prompt_length > 0 && prompt_length < positions) marks.push("line: end of the prompt");
+  if (derived.scores.some(Number.isNaN)) marks.push("hatched: no such key yet");
+  const text = marks.join(" · ");
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}
+
+export function trackSummary(sample: Sample, derived: Derived): string {
+  const known = [...derived.top].filter((position) => position >= 0);
+  const moves = known.slice(1).filter((position, index) => position !== known[index]).length;
+  const { prompt_length } = sample.spec;
+  const inside = known.filter((position) => position < prompt_length).length;
+  if (known.length === 0) return "Position of the strongest key by step: none.";
+  return (
+    `Position of the strongest key by step: from ${known[0]} to ${known[known.length - 1]}, ` +
+    `${counted(moves, "move")}, in the prompt at ${inside} of ${known.length} steps.`
+  );
+}
+
+function listed(places: readonly number[]): string {
+  return places.length > 8 ? `${places.slice(0, 8).join(", ")} and ${places.length - 8} more` : places.join(", ");
+}

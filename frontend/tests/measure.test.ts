@@ -1,0 +1,222 @@
+import { describe, expect, it } from "vitest";
+import { Deriver } from "../src/measure/derived";
+import { keyCounts, keysPerStep } from "../src/measure/key_counts";
+import { atPosition, strongest } from "../src/measure/layer_heads";
+import { Model } from "../src/measure/model";
+import { MeanMap, SinkCounts } from "../src/measure/overview";
+import { cutLine, shownSinks, topTrack } from "../src/measure/profile";
+import { FactStore } from "../src/measure/row_facts";
+import { type Selection, chosenRows } from "../src/measure/selection";
+import { peekRows } from "../src/measure/step_rows";
+import { positionTable, tokenTable } from "../src/measure/tables";
+import type { Sample } from "../src/document/sample";
+import { members, offered } from "../src/sinks/groups";
+import { Excess } from "../src/sinks/excess";
+import { HEADS, LAYERS, POSITIONS, STEPS, sample } from "./rows";
+
+const ALL_ROWS: Selection = { group: "all", layer: null, head: null };
+
+/** The value of a cell, straight from the codes. */
+function cell(of: Sample, step: number, layer: number, head: number, position: number): number {
+  return of.received.table[of.received.bytes.peek(step)![(layer * HEADS + head) * POSITIONS + position]];
+}
+
+function maps(of: Sample, selection: Selection, rule: Excess): { mean: MeanMap; counts: SinkCounts } {
+  const mean = new MeanMap(STEPS, POSITIONS);
+  const counts = new SinkCounts(STEPS, POSITIONS, rule);
+  const facts = new FactStore(of);
+  for (let step = 0; step < STEPS; step++) {
+    const rows = peekRows(of, selection.group, step)!;
+    mean.fill(step, rows, chosenRows(of, selection));
+    counts.fill(step, rows, chosenRows(of, selection), facts);
+  }
+  return { mean, counts };
+}
+
+describe("the mean map", () => {
+  it("averages all layers and heads, one layer, one head", () => {
+    const of = sample(1);
+    const { mean } = maps(of, ALL_ROWS, new Excess(1, "sum"));
+    let sum = 0;
+    for (let layer = 0; layer < LAYERS; layer++)
+      for (let head = 0; head < HEADS; head++) sum += cell(of, 2, layer, head, 3);
+    expect(mean.at(2)[3]).toBeCloseTo(sum / (LAYERS * HEADS), 12);
+    const one = maps(of, { group: "all", layer: 1, head: 2 }, new Excess(1, "sum")).mean;
+    expect(one.at(4)[5]).toBe(cell(of, 4, 1, 2, 5));
+    const layer = maps(of, { group: "all", layer: 1, head: null }, new Excess(1, "sum")).mean;
+    expect(layer.at(0)[0]).toBeCloseTo((cell(of, 0, 1, 0, 0) + cell(of, 0, 1, 1, 0) + cell(of, 0, 1, 2, 0)) / 3, 12);
+    expect(mean.left).toBe(0);
+  });
+
+  it("has no value where no key exists", () => {
+    const { mean } = maps(sample(2, true), ALL_ROWS, new Excess(1, "sum"));
+    expect([...mean.at(1)].map(Number.isNaN)).toEqual([false, false, false, false, true, true, true]);
+  });
+});
+
+describe("groups of queries", () => {
+  it("offers unions of what was recorded", () => {
+    expect(offered(["prompt", "later"])).toEqual(["all", "masked", "prompt", "later"]);
+    expect(members("masked", ["prompt", "later", "block-masked"])).toEqual([2, 1]);
+  });
+
+  it("weights the atoms of a union by their queries", () => {
+    const of = sample(3);
+    const codes = of.byGroup!.bytes.peek(1)!;
+    const at = (layer: number, group: number, position: number): number =>
+      of.byGroup!.table[codes[(layer * 3 + group) * POSITIONS + position]];
+    const row = new Float64Array(POSITIONS);
+    peekRows(of, "masked", 1)!.read(1, row);
+    expect(row[6]).toBeCloseTo((3 * at(1, 1, 6) + 4 * at(1, 2, 6)) / 7, 12);
+  });
+
+  it("is nothing where nobody asks", () => {
+    const of = sample(3);
+    expect([...keysPerStep(of, "later")]).toEqual([7, 7, 0, 0, 0]);
+    expect(keyCounts(keysPerStep(of, "later"), "later")).toEqual({ fewest: 7, most: 7 });
+    const { mean, counts } = maps(of, { group: "later", layer: null, head: null }, new Excess(0, "sum"));
+    expect(mean.at(3).every(Number.isNaN)).toBe(true);
+    expect(counts.sinks[3]).toBe(0);
+    expect(keyCounts(new Int32Array(3), "later")).toBe(
+      "no received attention by queries 'later' at any step: choose another group or other steps",
+    );
+  });
+
+  it("takes the mean of heads for its rows", () => {
+    expect(chosenRows(sample(3), { group: "prompt", layer: 1, head: null })).toEqual([1]);
+  });
+});
+
+describe("counts of sinks", () => {
+  it.each([false, true])("are those of every row, causal: %s", (causal) => {
+    const of = sample(5, causal);
+    const rule = new Excess(0.8, "sum");
+    const { counts } = maps(of, ALL_ROWS, rule);
+    for (let step = 0; step < STEPS; step++) {
+      const held = new Array<number>(POSITIONS).fill(0);
+      for (let layer = 0; layer < LAYERS; layer++) {
+        for (let head = 0; head < HEADS; head++) {
+          const row = Array.from({ length: POSITIONS }, (_, position) => cell(of, step, layer, head, position));
+          const there = row.filter((value) => !Number.isNaN(value));
+          const total = there.reduce((a, b) => a + b, 0);
+          row.forEach((value, at) => {
+            const others = (total - value) / (there.length - 1);
+            if (there.length * (value - others) > 0.8) held[at]++;
+          });
+        }
+      }
+      expect([...counts.held.subarray(step * POSITIONS, (step + 1) * POSITIONS)]).toEqual(held);
+      expect(counts.sinks[step]).toBe(held.reduce((a, b) => a + b, 0));
+    }
+  });
+});
+
+describe("profiles", () => {
+  it("the strongest key goes to the lower position when tied", () => {
+    const mean = new MeanMap(2, 3);
+    mean.values.set([0.4, 0.4, 0.2, NaN, NaN, NaN]);
+    mean.done.fill(1);
+    expect([...topTrack(mean)]).toEqual([0, -1]);
+  });
+
+  it("the cut parts what is shown", () => {
+    const of = sample(6);
+    const rule = new Excess(0.5, "sum");
+    const { mean } = maps(of, ALL_ROWS, rule);
+    const keys = keysPerStep(of, "all");
+    const cuts = cutLine(mean, rule, keys, "sum");
+    const sinks = shownSinks(mean, rule);
+    mean.values.forEach((value, at) => {
+      expect(sinks[at] === 1).toBe(value * POSITIONS > cuts[Math.floor(at / POSITIONS)]);
+    });
+    expect(sinks.some((mark) => mark === 1)).toBe(true);
+  });
+
+  it("the layer x head map of a step", () => {
+    const of = sample(8, true);
+    const rows = peekRows(of, "all", 0)!;
+    const expected = Math.max(...[0, 1, 2].map((position) => cell(of, 0, 1, 2, position)));
+    expect(strongest(rows)[5]).toBe(expected);
+    expect(atPosition(rows, 1)[4]).toBe(cell(of, 0, 1, 1, 1));
+    expect(atPosition(rows, 6)[4]).toBeNaN();
+  });
+});
+
+describe("tables", () => {
+  const of = sample(9);
+  const rule = new Excess(0.6, "sum");
+  const { mean, counts } = maps(of, ALL_ROWS, rule);
+  const keys = keysPerStep(of, "all");
+
+  it("count the maps that hold a position", () => {
+    const table = positionTable(of, mean, shownSinks(mean, rule), counts, 6, keys, "percent");
+    const row = table.find(({ position }) => position === 2)!;
+    let held = 0,
+      score = 0;
+    for (let step = 0; step < STEPS; step++) {
+      held += counts.held[step * POSITIONS + 2];
+      score += 100 * mean.at(step)[2];
+    }
+    expect(row.maps).toBeCloseTo(held / (STEPS * 6), 12);
+    expect(row.score).toBeCloseTo(score / STEPS, 12);
+    expect(row.existed).toBe(STEPS);
+    expect(table.map((each) => each.steps)).toEqual(table.map((each) => each.steps).sort((a, b) => b - a));
+  });
+
+  it("set tokens beside their base rates", () => {
+    const table = tokenTable(of, mean, counts);
+    expect(table.reduce((sum, row) => sum + row.sinks, 0)).toBeCloseTo(1, 12);
+    const mask = table.find(({ token }) => token === 9)!;
+    expect(mask.base).toBeCloseTo(3 / 7, 12);
+    expect(mask.lift).toBeCloseTo(mask.sinks / mask.base, 12);
+  });
+});
+
+describe("the model", () => {
+  it("fills the step in view at once and the others after it", async () => {
+    const of = sample(11);
+    let told = 0;
+    const model = new Model(
+      of,
+      () => told++,
+      (error) => {
+        throw error;
+      },
+    );
+    const first = model.overview(ALL_ROWS, new Excess(1, "sum"), 3);
+    expect(first.mean.done[3]).toBe(1);
+    await new Promise((done) => setTimeout(done, 60));
+    expect(first.mean.left).toBe(0);
+    expect(first.counts!.left).toBe(0);
+    expect(told).toBeGreaterThan(0);
+  });
+
+  it("derives again only when something changed", async () => {
+    const model = new Model(
+      sample(11),
+      () => undefined,
+      (error) => {
+        throw error;
+      },
+    );
+    const deriver = new Deriver(model);
+    const rule = new Excess(1, "sum");
+    deriver.derive(ALL_ROWS, rule, "sum", 0);
+    await new Promise((done) => setTimeout(done, 60));
+    const complete = deriver.derive(ALL_ROWS, rule, "sum", 0);
+    expect(complete.complete).toBe(true);
+    expect(deriver.derive(ALL_ROWS, rule, "sum", 4)).toBe(complete);
+    expect(deriver.derive(ALL_ROWS, new Excess(2, "sum"), "sum", 4).version).toBeGreaterThan(complete.version);
+    expect(deriver.derive(ALL_ROWS, rule, "percent", 4).highest).toBeCloseTo((complete.highest * 100) / POSITIONS, 10);
+  });
+
+  it("refuses in one line", () => {
+    const model = new Model(
+      sample(11),
+      () => undefined,
+      () => undefined,
+    );
+    expect(model.refusal(new Excess(7, "sum"), "all")).toContain("with 7 keys");
+    expect(model.refusal(new Excess(6, "sum"), "all")).toBeNull();
+  });
+});

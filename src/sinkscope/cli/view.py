@@ -1,0 +1,67 @@
+"""`sinkscope view`: the interactive page of traces from a server on this machine, for traces too large for a file."""
+
+import os
+import sys
+import webbrowser
+from typing import Annotated
+
+import typer
+
+from sinkscope.cli import console
+from sinkscope.cli.options import Json
+from sinkscope.cli.report import Heads, Layers, Sample, Title, Traces, chosen
+from sinkscope.report.page import Live, PageServer, Showing, choose, read_template
+
+MOST_SAMPLES = 100
+"""Of a trace, unless they are named: all but attention of every sample is in the page."""
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("view")(_view)
+
+
+def _view(
+    traces: Traces,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of this machine; any that is free if 0.")] = 0,
+    browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
+    title: Title = None,
+    sample: Sample = None,
+    layers: Layers = None,
+    heads: Heads = None,
+    as_json: Json = False,
+) -> None:
+    """Look at traces in a browser on this machine, however large, and while they are recorded; Ctrl-C ends it."""
+
+    def look() -> tuple[list[Showing], list[str]]:
+        return choose(
+            traces, ids=sample or (), layers=chosen("--layers", layers), heads=chosen("--heads", heads),
+            most_samples=MOST_SAMPLES,
+        )  # fmt: skip
+
+    _, notes = look()
+    template = read_template()
+    live = Live(lambda: look()[0], template, title)
+    with PageServer(live, template, port) as server:
+        _tell(server.url, notes, as_json)
+        if browser and _has_screen():
+            webbrowser.open(server.url)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            typer.echo("stopped", err=True)
+
+
+def _has_screen() -> bool:
+    """Whether a browser would open in a window: where there is none, it would take over the terminal."""
+    return sys.platform != "linux" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+def _tell(url: str, notes: list[str], as_json: bool) -> None:
+    if as_json:
+        console.print_json({"url": url, "notes": notes})
+    else:
+        for note in notes:
+            typer.echo(f"note: {note}")
+        typer.echo(f"{url} (Ctrl-C ends it)")
+    sys.stdout.flush()

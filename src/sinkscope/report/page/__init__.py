@@ -1,0 +1,29 @@
+"""The interactive page: a report in one HTML file, the same page served from this machine, or shown in a notebook.
+
+    showings, notes = choose([Path("runs/llada.zarr")])
+    write_report(showings, Path("report.html"))
+
+The page itself (`page.html`) is built from `frontend/` and comes with the package; Python fills in what it shows.
+"""
+
+from sinkscope.report.page.embedding import Page, show
+from sinkscope.report.page.live import Live
+from sinkscope.report.page.selecting import Showing, choose
+from sinkscope.report.page.serving import PageServer
+from sinkscope.report.page.template import Template, read_template
+from sinkscope.report.page.writing import MOST_MEGABYTES, Written, check_report, write_report
+
+__all__ = [
+    "MOST_MEGABYTES",
+    "Live",
+    "Page",
+    "PageServer",
+    "Showing",
+    "Template",
+    "Written",
+    "check_report",
+    "choose",
+    "read_template",
+    "show",
+    "write_report",
+]

@@ -1,0 +1,145 @@
+"""The document that the page reads: all that it shows, as one JSON text.
+
+    for part in document_text("title", showings, carried):
+        ...
+
+It comes in parts, a sample each, so that memory holds one sample's text at a time. The text is plain ASCII without
+"<": nothing in a token or an attribute can end the element that it stands in, or break a line of script.
+
+How arrays of attention come, with the document (`carried`) or from a server, is the caller's: an `Attention` turns the
+name of an array and its values into the entry.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from sinkscope.report.naming import token_text
+from sinkscope.report.page.packing import Entry, attention_entry, pack_attention, plain_entry
+from sinkscope.report.page.selecting import Showing
+from sinkscope.sinks.blocks import step_slices
+from sinkscope.sinks.lexicon import Lexicon, model_attributes
+from sinkscope.sinks.tables.json_ready import plain
+
+VERSION = 1
+ATTENTION: Mapping[str, tuple[str, ...]] = {
+    "received": ("step", "layer", "head", "position"),
+    "received_by_group": ("step", "layer", "group", "position"),
+}
+SMALL: Mapping[str, tuple[str, ...]] = {
+    "queries": ("step", "group"),
+    "canvas": ("step", "position"),
+    "committed": ("step", "position"),
+    "confidence": ("step", "position"),
+    "block_start": ("step",),
+    "block_stop": ("step",),
+}
+
+
+@dataclass(frozen=True)
+class Stepwise:
+    """An array of a sample with these dims, `step` first, that is read some steps at a time.
+
+    Averaged over heads where the recording has heads and the dims have none.
+    """
+
+    recorded: xr.DataArray
+    dims: tuple[str, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the dims."""
+        return tuple(self.recorded.sizes[dim] for dim in self.dims)
+
+    def steps(self, part: slice) -> NDArray[np.floating]:
+        """The values of these steps."""
+        values = self.recorded.isel(step=part)
+        if "head" not in self.dims and "head" in values.dims:
+            values = values.mean("head", dtype=np.float32, skipna=False)
+        return values.transpose(*self.dims).values
+
+    def blocks(self) -> Iterator[NDArray[np.floating]]:
+        """All values, a few steps at a time."""
+        steps = self.recorded.sizes["step"]
+        yield from (self.steps(part) for part in step_slices(steps, self.recorded.size // steps))
+
+
+Attention = Callable[[str, Stepwise], Entry]
+"""Entry of the array of this name."""
+Place = tuple[int, int]
+"""Number of the trace on the page, and of the sample in its trace."""
+
+
+def document_text(title: str, showings: Sequence[Showing], attention: Callable[[Place], Attention]) -> Iterator[str]:
+    """The document in parts, at least one for each sample."""
+    yield f'{{"version":{VERSION},"title":{json_text(title)},"traces":['
+    for number, showing in enumerate(showings):
+        name, provenance = json_text(showing.label), json_text(dict(showing.trace.attrs))
+        yield f'{"," if number else ""}{{"name":{name},"provenance":{provenance},"samples":['
+        for place, (index, sample) in enumerate(showing.samples()):
+            entry = json_text(sample_entry(sample, attention((number, index))))
+            yield f",{entry}" if place else entry
+        yield "]}"
+    yield "]}"
+
+
+def json_text(value: object) -> str:
+    """Strict JSON in ASCII, without "<"; numbers that JSON lacks are null."""
+    return json.dumps(plain(value), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def carried(_: Place) -> Attention:
+    """Attention that comes with the document: quantised and compressed, a few steps in memory at a time."""
+    return _carried
+
+
+def _carried(_: str, values: Stepwise) -> Entry:
+    return attention_entry(pack_attention(values.blocks, values.shape[-1]), values.shape)
+
+
+def sample_entry(sample: xr.Dataset, attention: Attention) -> Entry:
+    """All of one sample, which has at least one step."""
+    model, record = model_attributes(sample), sample.attrs.get("sinkscope") or {}
+    return {
+        "id": str(sample.attrs["id"]),
+        "prompt_length": int(sample.attrs["prompt_length"]),
+        "complete": sample.attrs.get("complete", True),
+        "bidirectional": bool(model.get("bidirectional", True)),
+        "mask_token_id": model.get("mask_token_id"),
+        "special_ids": list(model.get("special_ids") or ()),
+        "text": sample.attrs.get("text"),
+        **{f"{dim}s": sample.sizes[dim] for dim in ("step", "layer", "head", "position")},
+        "layer_numbers": sample["layer"].values,
+        "head_numbers": sample["head"].values,
+        "groups": [str(name) for name in sample["group"].values] if "group" in sample.dims else [],
+        "tokens": _token_texts(sample),
+        "intervention": record.get("intervention"),
+        "final_sequence": _final_sequence(sample),
+        "arrays": _arrays(sample, attention),
+    }
+
+
+def attention_arrays(sample: xr.Dataset) -> dict[str, Stepwise]:
+    """Received attention, and that by group of queries if it was recorded. Reads no values."""
+    return {name: Stepwise(sample[name], dims) for name, dims in ATTENTION.items() if name in sample}
+
+
+def _arrays(sample: xr.Dataset, attention: Attention) -> Entry:
+    large = {name: attention(name, values) for name, values in attention_arrays(sample).items()}
+    small = {name: plain_entry(sample[name].transpose(*dims).values) for name, dims in SMALL.items() if name in sample}
+    return large | small
+
+
+def _token_texts(sample: xr.Dataset) -> dict[str, str] | None:
+    lexicon = Lexicon.of(sample)
+    return {str(token): token_text(lexicon, token) for token in lexicon.texts} or None
+
+
+def _final_sequence(sample: xr.Dataset) -> NDArray[np.int32]:
+    """The finished tokens, or as far as they are known: what the model saw last."""
+    values: NDArray[np.int32] = sample["sequence"].values if "sequence" in sample else sample["canvas"].values[-1]
+    return values

@@ -1,0 +1,116 @@
+"""`sinkscope report`: a file made and told of, and every mistake in one line."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_runs import Command, files_under
+
+from sinkscope.decoding import Denoising
+from sinkscope.families import Model
+from sinkscope.trace import Prompt, record
+
+ODD = ["\n", "<0xE2>", "שלום", "😀", "\ud83d", "</script><script>alert(1)</script>", "\x1b[31m", "\u2028", "<!--", ""]
+
+
+@pytest.fixture(scope="module")
+def trace(tiny: Callable[[str], Model], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recorded trace without token strings, its two samples of 6 steps."""
+    out = tmp_path_factory.mktemp("traces") / "llada.zarr"
+    prompts = [Prompt("q0", [5, 9, 2, 8]), Prompt("q1", [7, 3, 11])]
+    record(tiny("llada-tiny"), prompts, Denoising(gen_length=6, block_length=3, steps=6), out=out)
+    return out
+
+
+def document_in(file: Path) -> dict[str, Any]:
+    """What the page carries; the page as built has the element once."""
+    text = file.read_text(encoding="utf-8")
+    [found] = re.findall(r'<script id="sinkscope-data" type="application/json">(.*?)</script>', text, re.DOTALL)
+    document: dict[str, Any] = json.loads(found)
+    return document
+
+
+def test_a_report_is_made_and_told_of(sinkscope: Command, trace: Path, tmp_path: Path) -> None:
+    out = tmp_path / "new" / "r.html"
+    told = sinkscope("report", trace, "--out", out).table.splitlines()
+    size = out.stat().st_size
+    assert len(told) == 1
+    assert told[0].startswith(f"{out}: {size / 1e6:.2f} MB, 2 samples; received attention within ")
+    assert 0 < float(told[0].split("within ")[1].split(" %")[0]) < 2
+    document = document_in(out)
+    assert document["title"] == "sinkscope: llada-tiny"
+    assert [sample["id"] for sample in document["traces"][0]["samples"]] == ["q0", "q1"]
+    assert document["traces"][0]["samples"][0]["tokens"] is None
+    assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_what_is_shown_can_be_chosen(sinkscope: Command, trace: Path, tmp_path: Path) -> None:
+    out = tmp_path / "r.html"
+    shutil.copytree(trace, tmp_path / "other.zarr")
+    chosen = ("--sample", "q1", "--layers", "2,0", "--heads", "1", "--title", "A <title>")
+    found = sinkscope("report", trace, tmp_path / "other.zarr", "--out", out, *chosen, "--json").document
+    errors = found.pop("worst_relative_error")
+    assert found == {"file": str(out), "bytes": out.stat().st_size, "samples": 2, "notes": []}
+    assert 0 < errors < 0.02
+    document = document_in(out)
+    assert document["title"] == "A <title>"
+    assert [one["name"] for one in document["traces"]] == ["llada-tiny (llada.zarr)", "llada-tiny (other.zarr)"]
+    for one in document["traces"]:
+        [sample] = one["samples"]
+        assert (sample["id"], sample["layer_numbers"], sample["head_numbers"]) == ("q1", [2, 0], [1])
+
+
+def test_odd_texts_and_an_unfinished_sample(sinkscope: Command, trace: Path, tmp_path: Path) -> None:
+    odd = tmp_path / "odd.zarr"
+    shutil.copytree(trace, odd)
+    for file in (odd / "samples").glob("*/zarr.json"):
+        document = json.loads(file.read_text())
+        names = {str(token): ODD[token % len(ODD)] for token in range(256)}
+        document["attributes"] |= {"tokens": names, "complete": False, "id": f"שלום <b>\n\ud83d {file.parent.name}"}
+        file.write_text(json.dumps(document))
+    told = sinkscope("report", odd, "--out", tmp_path / "r.html").table.splitlines()
+    assert len(told) == 3
+    assert told[1] == f"note: {odd}: sample 'שלום <b>\\n\\ud83d 000000' is unfinished, its first 6 steps are shown"
+    [one] = document_in(tmp_path / "r.html")["traces"]
+    texts = one["samples"][0]["tokens"]
+    assert [texts[str(token)] for token in range(len(ODD))] == ODD
+    assert one["samples"][1]["id"] == "שלום <b>\n\ud83d 000001"
+    notes = sinkscope("report", odd, "--out", tmp_path / "r.html", "--overwrite", "--json").document["notes"]
+    assert len(notes) == 2
+
+
+def test_mistakes_are_one_line_and_nothing_is_written(sinkscope: Command, trace: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "old.html").write_text("old")
+    new = ("--out", tmp_path / "r.html")
+    before = files_under(tmp_path)
+    for arguments, message in [
+        ((), "Missing argument"),
+        ((tmp_path / "no.zarr", *new), "there is no trace at"),
+        ((tmp_path, *new), "is not a sinkscope trace"),
+        ((trace, trace, *new), "is named twice"),
+        ((trace, "--out", tmp_path / "old.html"), "exists already: replace it (--overwrite) or name another file"),
+        ((trace, "--out", tmp_path), "is a folder: name a file for the report"),
+        ((trace, "--out", tmp_path / "file" / "r.html"), "is a file: name a folder for the report"),
+        ((trace, "--sample", "q9", *new), "no trace has a sample with the id 'q9'"),
+        ((trace, "--layers", "9", *new), "layer 9 is not in this trace: it has 0 to 2"),
+        ((trace, "--heads", "0,x", *new), "--heads takes whole numbers with commas between them, got '0,x'"),
+        ((trace, "--heads", "1,1", *new), "head 1 is named twice"),
+        ((trace, "--max-mb", "0", *new), "must be above 0"),
+        ((trace, "--max-mb", "nan", *new), "must be above 0"),
+        ((trace, "--max-mb", "0.01", *new), "would be larger than 0.01 MB, not one sample fit"),
+    ]:
+        assert message in sinkscope("report", *arguments).mistake
+    assert files_under(tmp_path) == before
+
+
+def test_an_older_report_is_replaced_when_told(sinkscope: Command, trace: Path, tmp_path: Path) -> None:
+    out = tmp_path / "r.html"
+    out.write_text("old")
+    sinkscope("report", trace, "--out", out, "--overwrite").table  # noqa: B018 - it looks at the exit code
+    assert document_in(out)["version"] == 1
+    assert [file.name for file in tmp_path.iterdir()] == ["r.html"]

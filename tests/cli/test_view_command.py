@@ -1,0 +1,107 @@
+"""`sinkscope view`: a server that says where it is, shows the trace, and ends when told; mistakes in one line."""
+
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+import webbrowser
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli_runs import Command, files_under, strict_json
+
+from sinkscope.cli import view
+from sinkscope.decoding import Denoising
+from sinkscope.families import Model
+from sinkscope.report.page import PageServer
+from sinkscope.trace import Prompt, record
+
+COMMAND = (sys.executable, "-c", "from sinkscope.cli.main import main; main()", "view")
+
+
+@pytest.fixture(scope="module")
+def trace(tiny: Callable[[str], Model], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recorded trace, its two samples of 6 steps."""
+    out = tmp_path_factory.mktemp("traces") / "llada.zarr"
+    prompts = [Prompt("q0", [5, 9, 2, 8]), Prompt("q1", [7, 3, 11])]
+    record(tiny("llada-tiny"), prompts, Denoising(gen_length=6, block_length=3, steps=6), out=out)
+    return out
+
+
+def test_it_serves_until_it_is_interrupted(trace: Path) -> None:
+    arguments = [*COMMAND, str(trace), "--no-browser", "--json", "--sample", "q1"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        lines = ""
+        while not lines.endswith("}\n"):
+            lines += process.stdout.readline()
+        told = strict_json(lines)
+        assert told["notes"] == []
+        with urllib.request.urlopen(told["url"], timeout=60) as answer:
+            page = answer.read().decode()
+        assert '"id":"q1"' in page and '"id":"q0"' not in page
+        with urllib.request.urlopen(f"{told['url']}data/0/1/received/5", timeout=60) as answer:
+            assert answer.read(2) == b"\x1f\x8b"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 0
+        assert process.stdout.read() == ""
+        assert process.stderr.read() == "stopped\n"
+
+
+@pytest.fixture
+def interrupted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Servers are interrupted at once; the pages that a browser was told to open."""
+    opened: list[str] = []
+
+    def serve(_: PageServer) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(PageServer, "serve_forever", serve)
+    monkeypatch.setattr(webbrowser, "open", opened.append)
+    return opened
+
+
+def test_a_browser_is_opened_where_there_is_a_screen(
+    sinkscope: Command, trace: Path, interrupted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    for screen, options, expected in [("", (), 0), (":0", ("--no-browser",), 0), (":0", (), 1)]:
+        monkeypatch.setenv("DISPLAY", screen)
+        found = sinkscope("view", trace, *options)
+        assert (found.code, found.err) == (0, "stopped\n")
+        assert found.out.startswith("http://127.0.0.1:") and found.out.endswith("/ (Ctrl-C ends it)\n")
+        assert len(interrupted) == expected
+    assert interrupted == [found.out.split(" ")[0]]
+
+
+def test_what_is_not_shown_is_told(
+    sinkscope: Command, trace: Path, interrupted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view, "MOST_SAMPLES", 1)
+    told = sinkscope("view", trace, "--no-browser").out.splitlines()
+    assert told[0] == f"note: {trace}: the first 1 of 2 samples are shown; name others (--sample)"
+    assert len(sinkscope("view", trace, "--no-browser", "--sample", "q1").out.splitlines()) == 1
+    assert interrupted == []
+
+
+def test_mistakes_are_one_line(sinkscope: Command, trace: Path, tmp_path: Path) -> None:
+    before = files_under(tmp_path)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        for arguments, message in [
+            ((), "Missing argument"),
+            ((tmp_path / "no.zarr",), "there is no trace at"),
+            ((tmp_path,), "is not a sinkscope trace"),
+            ((trace, trace), "is named twice"),
+            ((trace, "--sample", "q9"), "no trace has a sample with the id 'q9'"),
+            ((trace, "--layers", "9"), "layer 9 is not in this trace"),
+            ((trace, "--port", "70000"), "Invalid value for '--port'"),
+            ((trace, "--port", port), f"port {port} can't be had (another program uses it): name another"),
+        ]:
+            assert message in sinkscope("view", *arguments, "--no-browser").mistake
+    assert files_under(tmp_path) == before
