@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from sinkscope.attention import Collect as Collect
     from sinkscope.attention import asking as asking
     from sinkscope.attention import watch as watch
+    from sinkscope.compression import Compress as Compress
+    from sinkscope.compression import Prefix as Prefix
+    from sinkscope.compression import Protect as Protect
+    from sinkscope.compression import SkipLayers as SkipLayers
+    from sinkscope.compression import compress_prefix as compress_prefix
+    from sinkscope.compression import load_prefix as load_prefix
+    from sinkscope.compression import save_prefix as save_prefix
     from sinkscope.decoding import Decoding as Decoding
     from sinkscope.decoding import Denoising as Denoising
     from sinkscope.decoding import Generation as Generation
@@ -58,6 +65,9 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "attention": ("Collect", "asking", "watch"),
+    "compression": (
+        "Compress", "Prefix", "Protect", "SkipLayers", "compress_prefix", "load_prefix", "save_prefix",
+    ),
     "decoding": ("Decoding", "Denoising", "Generation", "Step", "decode", "denoise", "generate"),
     "errors": ("NothingMaskedWarning", "TrainedLengthWarning", "UserError"),
     "evaluation": ("Score", "evaluate"),

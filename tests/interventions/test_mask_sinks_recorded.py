@@ -164,7 +164,7 @@ def test_a_stopped_run_is_resumed_to_the_same_numbers(tiny: Callable[[str], Mode
 def test_mistakes_name_the_prompt_and_leave_no_trace(tiny: Callable[[str], Model], tmp_path: Path) -> None:
     with pytest.raises(
         UserError,
-        match="prompt '0': 9 keys can't be masked where there are 9, in the shortest text: a query must keep one",
+        match="prompt '0': 9 keys can't be masked where there are 9, in the shortest row: a query must keep one",
     ):
         record(tiny("llada-tiny"), PROMPTS, SETTINGS, out=tmp_path / "t", intervention=MaskSinks(9))
     assert not (tmp_path / "t").exists()

@@ -69,10 +69,10 @@ def test_settings_that_no_model_could_follow(settings: dict[str, Any], message: 
 
 
 MODEL_MISTAKES: list[tuple[MaskSinks, str]] = [
-    (MaskSinks(9), "9 keys can't be masked where there are 9, in the shortest text: a query must keep one; mask fewer"),
+    (MaskSinks(9), "9 keys can't be masked where there are 9, in the shortest row: a query must keep one; mask fewer"),
     (
         MaskSinks(TopK(12)),
-        "12 keys can't be masked where there are 9, in the shortest text: a query must keep one; mask fewer",
+        "12 keys can't be masked where there are 9, in the shortest row: a query must keep one; mask fewer",
     ),
     (
         MaskSinks(First(10)),
@@ -141,7 +141,7 @@ def test_what_needs_a_mask_token(causal_folder: Path) -> None:
         (MaskSinks(1, classes=("mask",)), "NAME has no mask token, so no key of class 'mask'; name other classes"),
         (
             MaskSinks(2),
-            "2 keys can't be masked where there are 2, in the shortest text: a query must keep one; mask fewer",
+            "2 keys can't be masked where there are 2, in the shortest row: a query must keep one; mask fewer",
         ),
     ):
         with pytest.raises(UserError) as caught:

@@ -16,7 +16,7 @@ Layers without a cut are left to SDPA. Costs: two more passes over a block that 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -31,7 +31,8 @@ _LEAST_KEPT = 1e-20
 class Cut:
     """Keys that one attention call may not use.
 
-    keys: (batch, head, key) boolean. queries: (batch, query) boolean, whose rows lose them; None means all.
+    keys: (batch, head, key) boolean; of a cache that dropped keys, one for every column of the sequence. queries:
+        (batch, query) boolean, whose rows lose them; None means all.
     values_only: scores stay as they are, and the values of the keys count as zero: attention paid to them is lost
         instead of going to other keys.
     """
@@ -49,14 +50,15 @@ class Cutter(Protocol):
 
     def cut(self, attention: Attention, received: Callable[[], torch.Tensor]) -> Cut | None:
         """The cut of the next layer. `received()`: (batch, head, key) received attention before any cut; costs a pass
-        over the scores."""
+        over the scores. Keys are columns of the sequence, of which a cache may have dropped some (`Attention.present`).
+        """
 
     @property
     def looks(self) -> bool:
         """Whether it wants to be told what the keys of this pass's layers received."""
 
     def after(self, received: torch.Tensor | None, removed: torch.Tensor | None) -> None:
-        """Take the layer's received attention (batch, head, key) under the cut, None unless it `looks`, and the
+        """Take the layer's received attention (batch, head, column) under the cut, None unless it `looks`, and the
         attention that was removed, (batch, head, query), None where nothing was cut."""
 
 
@@ -118,8 +120,9 @@ def attend(
     if cut is None:
         output, removed = plain(tally), None
     else:
-        output, removed = _cut_pass(attention, cut, tally)
-    cutter.after(None if seen is None else seen.sums, removed)
+        at_keys = cut if attention.places is None else replace(cut, keys=attention.places.taken(cut.keys))
+        output, removed = _cut_pass(attention, at_keys, tally)
+    cutter.after(None if seen is None else attention.by_column(seen.sums), removed)
     return output
 
 
@@ -127,7 +130,7 @@ def _received(attention: Attention, weights: torch.Tensor) -> torch.Tensor:
     tally = _Received(attention, weights)
     for start, stop, probabilities in probability_chunks(attention):
         tally.add(start, stop, probabilities.detach())
-    return tally.sums
+    return attention.by_column(tally.sums)
 
 
 def _cut_pass(attention: Attention, cut: Cut, tally: Tally | None) -> tuple[torch.Tensor, torch.Tensor]:

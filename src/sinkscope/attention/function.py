@@ -13,6 +13,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from sinkscope.attention.cutting import attend, current_cutter
+from sinkscope.attention.holding import take_holder
 from sinkscope.attention.kernels import KERNELS, Attention, Tally
 from sinkscope.attention.passes import Pass
 from sinkscope.errors import UserError
@@ -36,15 +37,22 @@ def attention_forward(
     Returns (batch, query, head, dim). Queries and keys may come in a higher precision than the values (LLaDA rotates in
     float32); they are brought back to it first, as the reference does.
     """
+    holder = take_holder(key)
     query, key = query.to(value.dtype), key.to(value.dtype)
+    if holder is not None:
+        attention_mask = holder.narrow(attention_mask, query.shape[2])
 
     def sdpa() -> torch.Tensor:
         output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
         return output
 
+    scale = kwargs.get("scaling") or query.shape[-1] ** -0.5
     current, cutter = observed.get(module), current_cutter()
     if current is None and cutter is None:
-        return sdpa(), None
+        output = sdpa()
+        if holder is not None:
+            holder.attended(query.detach(), scale, None)
+        return output, None
     for name in ("softcap", "position_bias", "s_aux"):
         if kwargs.get(name) is not None:
             raise UserError(
@@ -56,7 +64,8 @@ def attention_forward(
         value=value,
         mask=attention_mask,
         causal=_is_causal(module, query, attention_mask, kwargs.get("is_causal")),
-        scale=kwargs.get("scaling") or query.shape[-1] ** -0.5,
+        scale=scale,
+        places=None if holder is None else holder.places,
     )
     tally = None if current is None else current.begin_layer(attention)
     # Dropout is SDPA's own business: the one-pass output would leave it out.
@@ -68,6 +77,9 @@ def attention_forward(
     output = plain(tally) if cutter is None else attend(attention, cutter, plain, tally)
     if current is not None and tally is not None:
         current.end_layer(tally)
+    if holder is not None:
+        received = current.received_now() if current is not None and holder.wants_received else None
+        holder.attended(query.detach(), scale, received)
     return output, None
 
 

@@ -19,6 +19,8 @@ from typing import Protocol
 
 import torch
 
+from sinkscope.attention.places import Places
+
 CHUNK_BYTES = {"cpu": 8 << 20, "cuda": 256 << 20}
 """Scores held at a time. On a CPU a chunk should stay in the last-level cache; on a GPU it should fill the machine."""
 
@@ -31,7 +33,7 @@ class Attention:
 
     query (batch, head, query, dim); key, value (batch, kv_head, key, dim). `mask`: broadcastable to (batch, head,
     query, key), boolean (True: may be seen) or added to the scores. `causal`: lower-triangular from the first key, no
-    mask given.
+    mask given. `places`: where the keys stand, if a cache has dropped some; None: each key is its own column.
     """
 
     query: torch.Tensor
@@ -40,6 +42,21 @@ class Attention:
     mask: torch.Tensor | None
     causal: bool
     scale: float
+    places: Places | None = None
+
+    @property
+    def width(self) -> int:
+        """Columns of the sequence that keys stand for, whether they are still there or not."""
+        return self.key.shape[2] if self.places is None else self.places.width
+
+    @property
+    def present(self) -> torch.Tensor | None:
+        """(batch, head, column) boolean: columns whose key is there; None: all."""
+        return None if self.places is None else self.places.present(self.query.shape[1])
+
+    def by_column(self, by_key: torch.Tensor) -> torch.Tensor:
+        """What belongs to keys, (batch, head, key), for all columns: nothing where a key was dropped."""
+        return by_key if self.places is None else self.places.spread(by_key)
 
 
 class Tally(Protocol):

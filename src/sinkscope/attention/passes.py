@@ -8,7 +8,14 @@ import torch
 
 from sinkscope.attention.kernels import Attention, visible_rows
 from sinkscope.attention.queries import GROUPS, NOT_COUNTED, check_labels, current_labels
-from sinkscope.attention.statistics import Collect, LayerStatistics, PassStatistics, query_weights, stack_layers
+from sinkscope.attention.statistics import (
+    Collect,
+    LayerStatistics,
+    PassStatistics,
+    merge_groups,
+    query_weights,
+    stack_layers,
+)
 from sinkscope.attention.tally import LayerTally
 
 
@@ -38,6 +45,12 @@ class Pass:
 
     def end_layer(self, tally: LayerTally) -> None:
         self._layers.append(tally.finish())
+
+    def received_now(self) -> torch.Tensor:
+        """What the layer just ended received, (batch, head, column): sums over the queries that count."""
+        latest, sizes = self._layers[-1].by_group, self._sizes
+        assert sizes is not None
+        return merge_groups(latest, sizes) * sizes.sum(-1).view(-1, 1, 1).to(latest)
 
     def finish(self) -> PassStatistics | None:
         """The statistics of the pass, or None where no attention came by."""

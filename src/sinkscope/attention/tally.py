@@ -3,6 +3,7 @@
 import torch
 
 from sinkscope.attention.kernels import Attention
+from sinkscope.attention.places import Places
 from sinkscope.attention.statistics import Collect, LayerStatistics
 
 
@@ -42,12 +43,29 @@ class LayerTally:
         counted = self._weights.sum(2) > 0  # (batch, 1, query)
         entropy = None if self._entropy is None else self._entropy.masked_fill(~counted, torch.nan)
         norms = self._collect.norms
-        return LayerStatistics(
+        statistics = LayerStatistics(
             by_group=self._sums,
             key_norm=_norm(self._attention.key.detach()) if norms else None,
             value_norm=_norm(self._attention.value.detach()) if norms else None,
             entropy=entropy,
             attention=self._map,
+        )
+        places = self._attention.places
+        return statistics if places is None else self._spread(statistics, places)
+
+    def _spread(self, statistics: LayerStatistics, places: Places) -> LayerStatistics:
+        """The same over all columns of the sequence: dropped keys received nothing, and have no norm (NaN)."""
+        key_norm, value_norm, attention = statistics.key_norm, statistics.value_norm, statistics.attention
+        if attention is not None:
+            everywhere = places.of_heads(self._attention.query.shape[1])
+            chosen = everywhere if everywhere.shape[1] == 1 else everywhere[:, self._heads]
+            attention = Places(chosen, places.width).spread(attention)
+        return LayerStatistics(
+            by_group=places.spread(statistics.by_group),
+            key_norm=None if key_norm is None else places.spread(key_norm, torch.nan),
+            value_norm=None if value_norm is None else places.spread(value_norm, torch.nan),
+            entropy=statistics.entropy,
+            attention=attention,
         )
 
 

@@ -42,9 +42,9 @@ def options(
 
 def _add_commands() -> None:
     # Imported after the libraries were told to be quiet, which some of them read only once.
-    from sinkscope.cli import ablate, demo, evaluate, figures, generate, info, report, sinks, trace, train, view
+    from sinkscope.cli import ablate, demo, evaluate, figures, generate, info, norms, report, sinks, trace, train, view
 
-    for module in (info, generate, trace, sinks, figures, report, view, evaluate, ablate, train, demo):
+    for module in (info, generate, trace, sinks, norms, figures, report, view, evaluate, ablate, train, demo):
         module.add_to(app)
 
 

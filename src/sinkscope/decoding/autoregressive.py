@@ -3,10 +3,19 @@
 from collections.abc import Iterator, Sequence
 
 import torch
-from transformers import DynamicCache
+from transformers import Cache
 
 from sinkscope.attention import GROUPS, NOT_COUNTED
-from sinkscope.decoding.canvas import Canvas, Prompts, check_context, check_token_ids, encode_prompts, lay_out
+from sinkscope.decoding.canvas import (
+    Canvas,
+    Prompts,
+    after_prefix,
+    check_context,
+    check_token_ids,
+    encode_prompts,
+    lay_out,
+)
+from sinkscope.decoding.compressing import Compression, cache_for, check_compression, fewest_keys, prefix_of
 from sinkscope.decoding.forward import forward_for
 from sinkscope.decoding.intervening import Intervention, check_intervention
 from sinkscope.decoding.sampling import Sampler, prompt_seeds, row_generators
@@ -23,20 +32,27 @@ def decode(
     *,
     seeds: Sequence[int] | None = None,
     intervention: Intervention | None = None,
+    compression: Compression | None = None,
 ) -> Iterator[Step]:
     """Generate with an autoregressive model. Step 0 reads the prompt; every later step feeds the one token before it.
 
     A row ends with an end-of-sequence token of the model, which is kept; afterwards it gets padding and commits
     nothing.
     seeds: one seed a prompt, instead of those drawn from `settings.seed` and the prompts. intervention: what is cut
-        from attention meanwhile, see `sinkscope.interventions`. Raises `UserError` before any pass.
+        from attention meanwhile, see `sinkscope.interventions`. compression: which keys the cache drops, see
+        `sinkscope.compression`; after a `Prefix`, columns of the steps count the prefix too, and step 0 reads the
+        prompt after it. Raises `UserError` before any pass.
     """
     settings = settings or default_decoding(model)
-    encoded = encode_prompts(model, prompts)
-    check_decoding(model, encoded, settings, intervention)
+    prefix = prefix_of(compression)
+    encoded = encode_prompts(model, prompts, continuing=bool(prefix))
+    check_decoding(model, encoded, settings, intervention, compression)
+    if compression is not None:
+        compression.ready(model)
     canvas = lay_out(model, encoded, settings.max_new_tokens, model.family.pad_token_id)
-    seeds = prompt_seeds(encoded, settings.seed) if seeds is None else seeds
-    return _steps(model, canvas, settings, seeds, intervention)
+    seeds = prompt_seeds([[*prefix, *tokens] for tokens in encoded], settings.seed) if seeds is None else seeds
+    cache = cache_for(compression, model, seeds)
+    return decode_canvas(model, after_prefix(canvas, prefix), len(prefix), settings, seeds, cache, intervention)
 
 
 def check_decoding(
@@ -44,13 +60,17 @@ def check_decoding(
     encoded: Sequence[Sequence[int]],
     settings: Decoding,
     intervention: Intervention | None = None,
+    compression: Compression | None = None,
 ) -> None:
     """Raise `UserError` for prompts, given as token ids, that can't be continued with these settings."""
     check_autoregressive(model, "`denoise` and Denoising settings")
-    check_context(model, max(map(len, encoded)), settings.max_new_tokens, "max_new_tokens")
+    before = len(prefix_of(compression))
+    lengths, new = [before + len(tokens) for tokens in encoded], settings.max_new_tokens
+    check_context(model, max(lengths), new, "max_new_tokens")
     check_token_ids(model, "suppress", settings.suppress)
-    lengths, new = [len(tokens) for tokens in encoded], settings.max_new_tokens
-    check_intervention(intervention, model, fewest=min(lengths), most=max(lengths) + new, passes=new)
+    check_compression(compression, model, lengths, intervention)
+    fewest = fewest_keys(compression, model, min(lengths))
+    check_intervention(intervention, model, fewest=fewest, most=max(lengths) + new, passes=new)
 
 
 def check_autoregressive(model: Model, instead: str) -> None:
@@ -65,9 +85,17 @@ def default_decoding(model: Model) -> Decoding:
 
 
 @torch.no_grad()
-def _steps(
-    model: Model, canvas: Canvas, settings: Decoding, seeds: Sequence[int], intervention: Intervention | None
+def decode_canvas(
+    model: Model,
+    canvas: Canvas,
+    cached: int,
+    settings: Decoding,
+    seeds: Sequence[int],
+    cache: Cache,
+    intervention: Intervention | None = None,
 ) -> Iterator[Step]:
+    """The steps of a canvas whose first `cached` columns the cache holds already; nothing is checked. seeds: one a
+    row."""
     noise = row_generators(seeds)
     tokens, real, start = canvas.tokens.clone(), canvas.real, canvas.prompt_length
     batch = tokens.shape[0]
@@ -79,11 +107,11 @@ def _steps(
         never=(),
         tempered=True,
     )
-    forward, cache = forward_for(model, canvas, intervention, seeds), DynamicCache(config=model.network.config)
+    forward = forward_for(model, canvas, intervention, seeds)
     ends = torch.tensor(model.family.eos_token_ids, dtype=torch.long, device=tokens.device)
     running = torch.ones(batch, dtype=torch.bool, device=tokens.device)
     every_row = torch.arange(batch, device=tokens.device)
-    fed = (0, start)
+    fed = (cached, start)
     for index in range(settings.max_new_tokens):
         column = start + index
         asks = GROUPS.index("prompt" if index == 0 else "committed")

@@ -5,78 +5,124 @@ the block (the rest of the canvas is computed anew each step); with `dual`, all 
 computed, and overwrites its own).
 """
 
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import torch
 from transformers import Cache
 from transformers.cache_utils import CacheLayerMixin
 
 
-class BlockLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
-    """Keys and values of one layer, (batch, kv_head, position, dim)."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BlockPlace:
+    """Where a block stands on a canvas, and how it is cached.
+
+    kind: "prefix" or "dual". start, stop: the block's columns. real (batch, column) boolean: columns that are no
+    padding. prompt_length: columns of the padded prompts.
+    """
+
+    kind: str
+    start: int
+    stop: int
+    real: torch.Tensor
+    prompt_length: int
+
+    @property
+    def width(self) -> int:
+        """Columns of the canvas."""
+        return self.real.shape[1]
+
+    @property
+    def fed(self) -> tuple[int, int]:
+        """Columns that every pass after the first computes anew. The others are the cached context."""
+        return self.start, self.stop if self.kind == "dual" else self.width
+
+
+class HeldLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
+    """A layer of a block cache."""
 
     is_sliding = False
     is_compileable = False
 
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.start: int | None = None
-        self.stop: int | None = None
+    @abstractmethod
+    def hold(self) -> None:
+        """The full pass is over: keep what lies outside the columns that are fed from now on."""
 
-    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        # Families that rotate in float32 hand over wider keys than values; the cache stores what attention will use.
-        self.keys, self.values = key_states.to(value_states.dtype), value_states
-        self.is_initialized = True
-
-    def hold(self, start: int, stop: int | None) -> None:
-        """Keep what was stored before `start`, and with a `stop` also what lies after it."""
-        assert self.keys is not None and self.values is not None
-        self.start, self.stop = start, stop
-        if stop is None:
-            self.keys, self.values = self.keys[:, :, :start].clone(), self.values[:, :, :start].clone()
-
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *_: object, **__: object
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store or overlay the new states; returns keys and values of the whole canvas."""
-        if self.start is None:
-            self.lazy_initialization(key_states, value_states)
-            assert self.keys is not None and self.values is not None
-            return self.keys, self.values
-        assert self.keys is not None and self.values is not None
-        key_states = key_states.to(value_states.dtype)
-        if self.stop is None:
-            return torch.cat([self.keys, key_states], dim=2), torch.cat([self.values, value_states], dim=2)
-        self.keys[:, :, self.start : self.stop] = key_states
-        self.values[:, :, self.start : self.stop] = value_states
-        return self.keys, self.values
-
-    def get_seq_length(self) -> int:
-        """Positions that the next pass does not feed."""
-        return self.start or 0
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Number of keys in the next pass, and the first one's position."""
-        if self.start is None or self.keys is None:
-            return query_length, 0
-        return (self.start + query_length if self.stop is None else self.keys.shape[2]), 0
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Bytes of memory that the layer keeps alive."""
 
     def get_max_length(self) -> int:
         """No limit."""
         return -1
 
 
+class BlockLayer(HeldLayer):
+    """Keys and values of one layer, (batch, kv_head, position, dim)."""
+
+    def __init__(self, place: BlockPlace) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._place = place
+        self._held = False
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        # Families that rotate in float32 hand over wider keys than values; the cache stores what attention will use.
+        self.keys, self.values = key_states.to(value_states.dtype), value_states
+        self.is_initialized = True
+
+    def hold(self) -> None:
+        assert self.keys is not None and self.values is not None
+        self._held = True
+        if self._place.kind == "prefix":
+            before = slice(0, self._place.start)
+            self.keys, self.values = self.keys[:, :, before].clone(), self.values[:, :, before].clone()
+
+    @property
+    def nbytes(self) -> int:
+        return sum(one.untyped_storage().nbytes() for one in (self.keys, self.values) if one is not None)
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *_: object, **__: object
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Store or overlay the new states; returns keys and values of the whole canvas."""
+        if not self._held:
+            self.lazy_initialization(key_states, value_states)
+            assert self.keys is not None and self.values is not None
+            return self.keys, self.values
+        assert self.keys is not None and self.values is not None
+        key_states = key_states.to(value_states.dtype)
+        if self._place.kind == "prefix":
+            return torch.cat([self.keys, key_states], dim=2), torch.cat([self.values, value_states], dim=2)
+        self.keys[:, :, self._place.start : self._place.stop] = key_states
+        self.values[:, :, self._place.start : self._place.stop] = value_states
+        return self.keys, self.values
+
+    def get_seq_length(self) -> int:
+        """Positions that the next pass does not feed."""
+        return self._place.start if self._held else 0
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Number of keys in the next pass, and the first one's position."""
+        return (self._place.width if self._held else query_length), 0
+
+
 class BlockCache(Cache):
-    """The cache of one block. kind: "prefix" or "dual"."""
+    """The cache of one block."""
 
-    def __init__(self, kind: str, layers: int) -> None:
-        super().__init__(layers=[BlockLayer() for _ in range(layers)])
-        self._kind = kind
+    def __init__(self, place: BlockPlace, layers: Sequence[HeldLayer]) -> None:
+        super().__init__(layers=list(layers))
+        self._place = place
+        self._layers = tuple(layers)
 
-    def hold(self, start: int, stop: int) -> tuple[int, int]:
-        """End the full pass of the block at columns start:stop. Returns the columns to feed from now on."""
-        until = stop if self._kind == "dual" else None
-        width = 0
-        for layer in self.layers:
-            assert isinstance(layer, BlockLayer) and layer.keys is not None
-            width = layer.keys.shape[2]
-            layer.hold(start, until)
-        return start, until or width
+    def hold(self) -> tuple[int, int]:
+        """End the full pass of the block. Returns the columns to feed from now on."""
+        for layer in self._layers:
+            layer.hold()
+        return self._place.fed
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that the cache keeps alive."""
+        return sum(layer.nbytes for layer in self._layers)

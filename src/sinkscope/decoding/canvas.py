@@ -45,8 +45,18 @@ def doubled(canvas: Canvas) -> Canvas:
     return Canvas(tokens=canvas.tokens.repeat(2, 1), real=canvas.real.repeat(2, 1), prompt_length=canvas.prompt_length)
 
 
-def encode_prompts(model: Model, prompts: Prompts) -> list[list[int]]:
-    """Token ids of each prompt.
+def after_prefix(canvas: Canvas, prefix: Sequence[int]) -> Canvas:
+    """The canvas with the same tokens in front of every row; padding then lies between them and shorter prompts."""
+    front = torch.tensor(prefix, dtype=torch.long, device=canvas.tokens.device).expand(len(canvas.tokens), -1)
+    return Canvas(
+        tokens=torch.cat([front, canvas.tokens], dim=1),
+        real=torch.cat([torch.ones_like(front, dtype=torch.bool), canvas.real], dim=1),
+        prompt_length=canvas.prompt_length + len(prefix),
+    )
+
+
+def encode_prompts(model: Model, prompts: Prompts, *, continuing: bool = False) -> list[list[int]]:
+    """Token ids of each prompt. continuing: it goes on after other tokens, so no special ones are put before it.
 
     Raises `UserError` for empty prompts, ids outside the vocabulary, words that a closed vocabulary lacks, and text
     without a tokenizer.
@@ -56,7 +66,7 @@ def encode_prompts(model: Model, prompts: Prompts) -> list[list[int]]:
         raise UserError("no prompts were given")
     for number, prompt in enumerate(given):
         check_words(model, prompt, which_prompt(number, given))
-    encoded = [_encode(model, prompt) for prompt in given]
+    encoded = [_encode(model, prompt, continuing) for prompt in given]
     vocabulary = vocabulary_size(model)
     for number, tokens in enumerate(encoded):
         if not tokens:
@@ -152,7 +162,7 @@ def _from_tensor(tokens: torch.Tensor, mask: object) -> list[list[int]]:
     return [row[kept].tolist() for row, kept in zip(tokens, keep.bool(), strict=True)]
 
 
-def _encode(model: Model, prompt: Any) -> list[int]:
+def _encode(model: Model, prompt: Any, continuing: bool) -> list[int]:
     if isinstance(prompt, torch.Tensor | np.ndarray):
         return _from_tensor(torch.as_tensor(prompt).flatten(), None)[0]
     if not isinstance(prompt, str | Sequence):
@@ -165,9 +175,11 @@ def _encode(model: Model, prompt: Any) -> list[int]:
             "this model's folder has no tokenizer; give prompts as token ids (`input_ids` in a prompt file)"
         )
     if isinstance(prompt, str):
-        return [int(token) for token in tokenizer(prompt)["input_ids"]]
+        return [int(token) for token in tokenizer(prompt, add_special_tokens=not continuing)["input_ids"]]
     if not all(isinstance(message, Mapping) for message in prompt):
         raise UserError("a chat is a list of messages with `role` and `content`, this list holds something else")
+    if continuing:
+        raise UserError("a chat can't go on after a prefix; give text or token ids, or the chat without the prefix")
     if tokenizer.chat_template is None:
         raise UserError("this model's tokenizer has no chat template; give the prompt as text instead of messages")
     chat: Any = tokenizer.apply_chat_template(list(prompt), add_generation_prompt=True, tokenize=True, return_dict=True)

@@ -19,7 +19,7 @@ from dataclasses import replace
 import torch
 
 from sinkscope.attention import GROUPS, NOT_COUNTED
-from sinkscope.decoding.caches import BlockCache
+from sinkscope.decoding.caches import BlockCache, BlockPlace
 from sinkscope.decoding.canvas import (
     Canvas,
     Prompts,
@@ -32,6 +32,8 @@ from sinkscope.decoding.canvas import (
     which_prompt,
 )
 from sinkscope.decoding.choice import Block, Choice, Predictions
+from sinkscope.decoding.compressing import Compression
+from sinkscope.decoding.compressing_blocks import block_layers, check_block_compression
 from sinkscope.decoding.confidence import CONFIDENCE, Candidates
 from sinkscope.decoding.forward import forward_for
 from sinkscope.decoding.intervening import Intervention, check_intervention
@@ -50,20 +52,24 @@ def denoise(
     *,
     seeds: Sequence[int] | None = None,
     intervention: Intervention | None = None,
+    compression: Compression | None = None,
 ) -> Iterator[Step]:
     """Generate with a masked diffusion model or a masked language model, a `Step` after each forward pass.
 
     seeds: one seed a prompt, instead of those drawn from `settings.seed` and the prompts. intervention: what is cut
-        from attention meanwhile, see `sinkscope.interventions`. Everything is checked before the first pass; raises
+        from attention meanwhile, see `sinkscope.interventions`. compression: which keys a block cache drops after the
+        first pass of each block, see `sinkscope.compression`. Everything is checked before the first pass; raises
         `UserError`.
     """
     mask = _mask_token(model)
     settings = settings or default_denoising(model)
     encoded = encode_prompts(model, prompts)
-    check_denoising(model, encoded, settings, intervention)
+    check_denoising(model, encoded, settings, intervention, compression)
+    if compression is not None:
+        compression.ready(model)
     canvas = lay_out(model, encoded, settings.gen_length, mask)
     seeds = prompt_seeds(encoded, settings.seed) if seeds is None else seeds
-    return _Run(model, canvas, settings, seeds, intervention).steps()
+    return _Run(model, canvas, settings, seeds, intervention, compression).steps()
 
 
 def default_denoising(model: Model) -> Denoising:
@@ -76,6 +82,7 @@ def check_denoising(
     encoded: Sequence[Sequence[int]],
     settings: Denoising,
     intervention: Intervention | None = None,
+    compression: Compression | None = None,
 ) -> None:
     """Raise `UserError` for prompts, given as token ids, that can't be denoised with these settings."""
     mask = _mask_token(model)
@@ -92,9 +99,10 @@ def check_denoising(
             raise UserError(f"{which} holds a mask token, which a block cache can't fill; use cache=None")
     check_token_ids(model, "suppress", settings.suppress, never=(mask,))
     check_token_ids(model, "defer", settings.defer)
-    lengths = [len(tokens) + settings.gen_length for tokens in encoded]
+    prompts = [len(tokens) for tokens in encoded]
+    fewest = check_block_compression(compression, model, settings, prompts, intervention)
     passes = most_passes(settings, max(sum(token == mask for token in tokens) for tokens in encoded))
-    check_intervention(intervention, model, fewest=min(lengths), most=max(lengths), passes=passes)
+    check_intervention(intervention, model, fewest=fewest, most=max(prompts) + settings.gen_length, passes=passes)
 
 
 def _mask_token(model: Model) -> int:
@@ -123,6 +131,7 @@ class _Run:
         settings: Denoising,
         seeds: Sequence[int],
         intervention: Intervention | None,
+        compression: Compression | None,
     ) -> None:
         self._model = model
         self._settings = settings
@@ -149,9 +158,9 @@ class _Run:
             tempered=self._schedule.tempered,
         )
         guided = settings.cfg_scale > 0
-        self._forward = forward_for(
-            model, doubled(canvas) if guided else canvas, intervention, [*seeds, *seeds] if guided else seeds
-        )
+        self._fed_canvas, self._fed_seeds = (doubled(canvas), [*seeds, *seeds]) if guided else (canvas, seeds)
+        self._forward = forward_for(model, self._fed_canvas, intervention, self._fed_seeds)
+        self._dropping = None if compression is None else compression.for_blocks(model)
         self._choice = Choice(settings, padding=(~canvas.real).sum(-1).tolist(), width=width)
         self._index = 0
 
@@ -163,23 +172,31 @@ class _Run:
             while not self._ended(block):
                 yield self._advance(block)
                 if block.cache is not None and block.step == 1:
-                    block.fed = block.cache.hold(*block.bounds)
+                    block.fed = block.cache.hold()
 
     def _begin(self, number: int) -> Block:
         width = self._tokens.shape[1]
         first = 0 if self._settings.gen_length == 0 else self._prompt_length + number * self._block_length
-        kind = self._settings.cache
+        last = min(first + self._block_length, width)
         at_start = self._open(number).sum(-1).tolist()
         steps = self._settings.steps
         return Block(
             number=number,
-            bounds=(first, min(first + self._block_length, width)),
+            bounds=(first, last),
             fed=(0, width),
             steps=[max(1, masks) if steps is None else steps // self._settings.blocks for masks in at_start],
             masks=at_start,
             held_back=[0] * len(at_start),
-            cache=None if kind is None else BlockCache(kind, self._model.shape.layers),
+            cache=self._empty_cache(first, last),
         )
+
+    def _empty_cache(self, start: int, stop: int) -> BlockCache | None:
+        kind = self._settings.cache
+        if kind is None:
+            return None
+        canvas = self._fed_canvas
+        place = BlockPlace(kind=kind, start=start, stop=stop, real=canvas.real, prompt_length=canvas.prompt_length)
+        return BlockCache(place, block_layers(self._dropping, self._model, place, self._fed_seeds))
 
     def _ended(self, block: Block) -> bool:
         """As in the references: all scheduled steps are made; threshold and cached decoding end when nothing is left.

@@ -8,6 +8,7 @@ import torch
 
 from sinkscope.decoding.autoregressive import check_decoding, decode, default_decoding
 from sinkscope.decoding.canvas import Prompts, encode_prompts
+from sinkscope.decoding.compressing import Compression, prefix_of
 from sinkscope.decoding.denoising import check_denoising, default_denoising, denoise, most_passes
 from sinkscope.decoding.intervening import Intervention, Removed, warn_if_nothing
 from sinkscope.decoding.settings import Decoding, Denoising
@@ -39,6 +40,7 @@ def generate(
     settings: Settings | None = None,
     *,
     intervention: Intervention | None = None,
+    compression: Compression | None = None,
     history: bool = False,
     on_step: Callable[[Step], None] | None = None,
 ) -> Generation:
@@ -48,14 +50,18 @@ def generate(
         own.
     intervention: what is cut from attention meanwhile, `MaskSinks(5)` for example; None or `MaskSinks(0)` is the plain
         run, bit for bit.
+    compression: which keys the cache of an autoregressive model or the block cache of a diffusion model drops,
+        `Compress("key-norm", 0.5)` for example, or a `Prefix` of an autoregressive model after which the prompts go on;
+        its tokens then stand at the head of every sequence.
     history: keep the canvas after each step. on_step: called with each `Step`, for progress bars.
     Raises `UserError` before the first pass; warns with `TrainedLengthWarning`, once, where texts grow longer than
     those the model was trained on, and with `NothingMaskedWarning` where an intervention took nothing away.
     """
     settings = settings or default_settings(model)
-    encoded = encode_prompts(model, prompts)
-    steps = run(model, encoded, settings, intervention=intervention)  # checks everything
-    warn_beyond_training(model, encoded, settings)
+    prefix = prefix_of(compression)
+    encoded = encode_prompts(model, prompts, continuing=bool(prefix))
+    steps = run(model, encoded, settings, intervention=intervention, compression=compression)  # checks everything
+    warn_beyond_training(model, [[*prefix, *max(encoded, key=len)]], settings)
     canvases: list[torch.Tensor] = []
     last: Step | None = None
     removed: Removed | None = None
@@ -67,7 +73,7 @@ def generate(
             on_step(last)
     assert last is not None
     warn_if_nothing(removed)
-    longest = max(map(len, encoded))
+    longest = len(prefix) + max(map(len, encoded))
     return Generation(
         sequences=last.canvas,
         prompt_length=longest,
@@ -85,12 +91,13 @@ def run(
     *,
     seeds: Sequence[int] | None = None,
     intervention: Intervention | None = None,
+    compression: Compression | None = None,
 ) -> Iterator[Step]:
     """The decoding loop that fits the model, with settings that must fit it too."""
     settings = settings or default_settings(model)
     if isinstance(settings, Denoising):
-        return denoise(model, prompts, settings, seeds=seeds, intervention=intervention)
-    return decode(model, prompts, settings, seeds=seeds, intervention=intervention)
+        return denoise(model, prompts, settings, seeds=seeds, intervention=intervention, compression=compression)
+    return decode(model, prompts, settings, seeds=seeds, intervention=intervention, compression=compression)
 
 
 def default_settings(model: Model) -> Settings:
@@ -103,12 +110,13 @@ def check_prompts(
     encoded: Sequence[Sequence[int]],
     settings: Settings,
     intervention: Intervention | None = None,
+    compression: Compression | None = None,
 ) -> None:
     """Raise `UserError` for prompts, given as token ids, that don't go with the model and the settings."""
     if isinstance(settings, Denoising):
-        check_denoising(model, encoded, settings, intervention)
+        check_denoising(model, encoded, settings, intervention, compression)
     else:
-        check_decoding(model, encoded, settings, intervention)
+        check_decoding(model, encoded, settings, intervention, compression)
 
 
 def warn_beyond_training(model: Model, encoded: Sequence[Sequence[int]], settings: Settings) -> None:

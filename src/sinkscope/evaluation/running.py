@@ -18,9 +18,10 @@ from dataclasses import asdict, dataclass
 from itertools import takewhile
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase
+import torch
 
 from sinkscope.decoding import Decoding, Denoising, default_settings, encode_prompts, run
+from sinkscope.decoding.compressing import Compression, prefix_of
 from sinkscope.decoding.generation import Settings, check_prompts, warn_beyond_training
 from sinkscope.decoding.intervening import Intervention, Removed, added
 from sinkscope.errors import UserError
@@ -66,6 +67,8 @@ class Score:
     """What was cut from attention meanwhile."""
     removed: dict[str, float | None] | None
     """What that took away, see `decoding.intervening.Removed.to_dict`."""
+    compression: dict[str, Any] | None
+    """Which keys the cache dropped meanwhile."""
     wrong: tuple[Wrong, ...]
     """The first few wrong answers, in the order of the examples."""
 
@@ -100,12 +103,12 @@ class Plan:
     examples: tuple[Example, ...]
     encoded: tuple[list[int], ...]
     """Token ids of the prompts."""
-    tokenizer: PreTrainedTokenizerBase
     settings: Settings
     seed: int
     room: int
     batch_size: int
     intervention: Intervention | None
+    compression: Compression | None
 
     def run(self, observer: Observer | None = None) -> Score:
         """Generate all answers and count the right ones."""
@@ -139,6 +142,7 @@ class Plan:
             right=right,
             intervention=None if self.intervention is None else self.intervention.to_dict(),
             removed=None if removed is None else removed.to_dict(),
+            compression=None if self.compression is None else self.compression.to_dict(),
             wrong=tuple(wrong[:WRONG_KEPT]),
         )
 
@@ -148,13 +152,20 @@ class Plan:
         And what the intervention removed meanwhile, over all prompts.
         """
         removed: Removed | None = None
-        for step in run(self.model, prompts, self.settings, intervention=self.intervention):
+        steps = run(self.model, prompts, self.settings, intervention=self.intervention, compression=self.compression)
+        for step in steps:
             removed = step.add_to(removed)
-        rows = step.canvas[:, max(map(len, prompts)) :].tolist()
-        ends = self.model.family.eos_token_ids
-        said = [list(takewhile(lambda token: token not in ends, row)) for row in rows]
-        texts = [str(self.tokenizer.decode(tokens, skip_special_tokens=True)) for tokens in said]
+        start = len(prefix_of(self.compression)) + max(map(len, prompts))
+        texts = answer_texts(self.model, step.canvas[:, start:])
         return texts, None if removed is None else removed.whole()
+
+
+def answer_texts(model: Model, generated: torch.Tensor) -> list[str]:
+    """Each row of what was generated, (batch, position), up to its first end of text."""
+    assert model.tokenizer is not None
+    ends = model.family.eos_token_ids
+    said = [list(takewhile(lambda token: token not in ends, row)) for row in generated.tolist()]
+    return [str(model.tokenizer.decode(tokens, skip_special_tokens=True)) for tokens in said]
 
 
 def plan_evaluation(
@@ -167,6 +178,7 @@ def plan_evaluation(
     batch_size: int = 64,
     settings: Settings | None = None,
     intervention: Intervention | None = None,
+    compression: Compression | None = None,
 ) -> Plan:
     """Draw the examples and check everything, without a forward pass. Parameters as for `evaluate`.
 
@@ -180,20 +192,21 @@ def plan_evaluation(
         raise UserError(f"{model.name} has no tokenizer, and the task {task.name} is text; add one to its folder")
     drawn = examples(task, n, seed, room)
     settings = settings or task_settings(model, task)
-    encoded = encode_prompts(model, [example.prompt for example in drawn])
-    check_prompts(model, encoded, settings, intervention)
-    warn_beyond_training(model, encoded, settings)
+    prefix = prefix_of(compression)
+    encoded = encode_prompts(model, [example.prompt for example in drawn], continuing=bool(prefix))
+    check_prompts(model, encoded, settings, intervention, compression)
+    warn_beyond_training(model, [[*prefix, *max(encoded, key=len)]], settings)
     return Plan(
         model=model,
         task=task,
         examples=tuple(drawn),
         encoded=tuple(encoded),
-        tokenizer=model.tokenizer,
         settings=settings,
         seed=seed,
         room=room,
         batch_size=batch_size,
         intervention=intervention,
+        compression=compression,
     )
 
 
@@ -207,14 +220,16 @@ def evaluate(
     batch_size: int = 64,
     settings: Settings | None = None,
     intervention: Intervention | None = None,
+    compression: Compression | None = None,
     observer: Observer | None = None,
 ) -> Score:
     """The share of `n` held-out examples of a task that a model answers exactly, with its 95 % interval.
 
     seed: of the examples; the noise of generation is in `settings`. room: tokens that an example's text may take.
     batch_size: prompts run together; answers agree between batch sizes up to near ties. settings: `task_settings` if
-        left out. intervention: what is cut from attention meanwhile. observer: called after every batch with the number
-        of examples answered.
+        left out. intervention: what is cut from attention meanwhile. compression: which keys the cache drops, see
+        `sinkscope.compression`; a block cache is asked for in `settings`. observer: called after every batch with the
+        number of examples answered.
 
     Raises `UserError` before any work, see `plan_evaluation`.
     """
@@ -227,6 +242,7 @@ def evaluate(
         batch_size=batch_size,
         settings=settings,
         intervention=intervention,
+        compression=compression,
     )
     return plan.run(observer)
 

@@ -135,7 +135,7 @@ class MaskSinks:
             )
         if isinstance(self.rule, TopK) and self.rule.k >= fewest:
             raise UserError(
-                f"{self.rule.k} keys can't be masked where there are {fewest}, in the shortest text: a query must keep "
+                f"{self.rule.k} keys can't be masked where there are {fewest}, in the shortest row: a query must keep "
                 "one; mask fewer"
             )
         self.rule.refuse(KeyCounts(fewest=fewest, most=most))

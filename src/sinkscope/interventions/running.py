@@ -78,8 +78,9 @@ class Masking:
 
     def cut(self, attention: Attention, received: Callable[[], torch.Tensor]) -> Cut | None:
         """What this layer loses."""
-        keys = attention.key.shape[2]
-        self._choice = self._choose(keys, received) if self._takes_layer and self._any_due else None
+        due = self._takes_layer and self._any_due
+        self._present = attention.present
+        self._choice = self._choose(attention.width, attention.present, received) if due else None
         if self._choice is None:
             return None
         return Cut(keys=self._choice.cut, queries=self._queries, values_only=self._plan.how == "values")
@@ -90,6 +91,9 @@ class Masking:
             self._removed = self._removed.plus(self._count(self._choice, removed))
             self._cuts.keep(self._layer, self._end, self._choice.cut, self._new)
         if received is not None:
+            if self._present is not None:
+                # A key that a cache has dropped is not in the map; the next block of a diffusion model has it again.
+                received = received.masked_fill(~self._present, torch.nan)
             self._maps.keep(self._layer, self._end, received, self._new)
         self._layer += 1
 
@@ -102,8 +106,11 @@ class Masking:
         first, last = self._plan.first_step, self._plan.last_step
         return (steps >= first) if last is None else (steps >= first) & (steps <= last)
 
-    def _choose(self, keys: int, received: Callable[[], torch.Tensor]) -> Choice | None:
-        """Sinks and cut, from the map in which sinks are looked for; None where there is no such map yet."""
+    def _choose(self, keys: int, present: torch.Tensor | None, received: Callable[[], torch.Tensor]) -> Choice | None:
+        """Sinks and cut, from the map in which sinks are looked for; None where there is no such map yet.
+
+        present (batch, head, key): keys that a cache has not dropped; None means all.
+        """
         first = self._end - keys
         real = self._real[:, first : self._end]
         known = real
@@ -117,7 +124,10 @@ class Masking:
         if self._plan.clean_copy:
             seen = seen[self._rows :].repeat(2, 1, 1)
         classes = self._classes[:, first : self._end]
-        return self._chooser.choose(seen, known.unsqueeze(1).expand_as(seen), classes, real, self._due)
+        eligible = known.unsqueeze(1) & ~seen.isnan()
+        seen = seen.nan_to_num(0)
+        eligible = eligible if present is None else eligible & present
+        return self._chooser.choose(seen, eligible, classes, real, self._due)
 
     def _count(self, choice: Choice, removed: torch.Tensor) -> Removed:
         """removed (batch, head, query): the attention that each query lost."""

@@ -5,6 +5,7 @@ from importlib.metadata import version
 from typing import Any
 
 from sinkscope.decoding import Denoising
+from sinkscope.decoding.compressing import Compression
 from sinkscope.decoding.generation import Settings
 from sinkscope.decoding.intervening import Intervention
 from sinkscope.families import Model
@@ -18,10 +19,11 @@ def run_attributes(
     recording: dict[str, Any],
     prompts: str,
     intervention: Intervention | None = None,
+    compression: Compression | None = None,
 ) -> dict[str, Any]:
     """Model, revision, dtype, device, decoding, recording, versions and a digest of the prompts, as JSON.
 
-    And the intervention, where there is one.
+    And the intervention and the compression, where there are any.
     """
     family = model.family
     return {
@@ -44,6 +46,7 @@ def run_attributes(
         "decoding": {"kind": "denoising" if isinstance(settings, Denoising) else "autoregressive", **asdict(settings)},
         "recording": recording,
         **({} if intervention is None else {"intervention": intervention.to_dict()}),
+        **({} if compression is None else {"compression": compression.to_dict()}),
         "prompts": prompts,
         "versions": {name: version(name) for name in PACKAGES},
     }

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from sinkscope.attention import GROUPS, Collect, watch
 from sinkscope.decoding import Denoising, Prompts, Step, default_settings, run
 from sinkscope.decoding.canvas import Canvas, encode_prompts, lay_out, split_prompts
+from sinkscope.decoding.compressing import Compression, prefix_of
 from sinkscope.decoding.forward import Forward
 from sinkscope.decoding.generation import Settings, check_prompts, most_steps, read_text, warn_beyond_training
 from sinkscope.decoding.intervening import Intervention, Removed, at_work, warn_if_nothing
@@ -99,6 +100,7 @@ def record(
     out: str | Path,
     recording: Recording | None = None,
     intervention: Intervention | None = None,
+    compression: Compression | None = None,
     batch_size: int = 1,
     resume: bool = False,
     overwrite: bool = False,
@@ -107,7 +109,8 @@ def record(
     """Generate from every prompt and write a trace at `out`; returns it opened.
 
     prompts: anything `generate` takes, or `Prompt`s with ids. intervention: what is cut from attention meanwhile; the
-        trace then holds what keys receive under the cut, and `final_received` what they receive without. batch_size:
+        trace then holds what keys receive under the cut, and `final_received` what they receive without. compression:
+        which keys the cache drops; dropped keys receive nothing and have no norm (NaN). batch_size:
         prompts run together; the numbers of a sample agree between batch sizes to rounding, and are the same bit for
         bit for the same batch size. Raises `UserError` before any work starts for whatever is wrong with prompts,
         settings or `out`; warns there, once, with `TrainedLengthWarning` where texts grow longer than those the model
@@ -116,17 +119,20 @@ def record(
     settings, recording = settings or default_settings(model), recording or Recording()
     if batch_size < 1:
         raise UserError(f"batch_size must be at least 1, got {batch_size}")
+    if prefix_of(compression):
+        raise UserError("a trace begins with its prompt, so it can't be recorded after a prefix; record Compress(...)")
     check_output(out, resume=resume, overwrite=overwrite)
     named = _named(prompts)
     if not named:
         raise UserError("no prompts were given")
     digest, longest = _survey(
-        model, named, settings, _statistics(recording, settings, intervention), batch_size, intervention
+        model, named, settings, _statistics(recording, settings, intervention), batch_size, intervention, compression
     )
     warn_beyond_training(model, [longest], settings)
     if not resume:  # else the trace was begun with this very model
         _probe(model, recording.kernel)
-    attributes = run_attributes(model, settings, {**asdict(recording), "batch_size": batch_size}, digest, intervention)
+    kept = {**asdict(recording), "batch_size": batch_size}
+    attributes = run_attributes(model, settings, kept, digest, intervention, compression)
     store = TraceStore.resume(out, attributes) if resume else TraceStore.create(out, attributes, overwrite=overwrite)
 
     def report(done: int, step: Step, most: int) -> None:
@@ -134,7 +140,7 @@ def record(
             observer(Progress(samples_done=done, samples=len(named), step=step.index + 1, most_steps=most))
 
     with store:
-        recorder = _Recorder(model, settings, recording, store, report, intervention)
+        recorder = _Recorder(model, settings, recording, store, report, intervention, compression)
         for batch in _batches(model, named, settings, batch_size):
             recorder.record(batch)
     warn_if_nothing(recorder.removed)
@@ -192,6 +198,7 @@ def _survey(
     statistics: Statistics,
     batch_size: int,
     intervention: Intervention | None,
+    compression: Compression | None,
 ) -> tuple[str, list[int]]:
     """Check every prompt and batch before any work; returns what tells this list of prompts from another, and the
     longest prompt."""
@@ -200,7 +207,7 @@ def _survey(
         lay_out(model, batch.tokens, 0, model.family.pad_token_id)  # refuses lengths that can't be run together
         for prompt, tokens in zip(batch.prompts, batch.tokens, strict=True):
             with _naming(prompt):
-                check_prompts(model, [tokens], settings, intervention)
+                check_prompts(model, [tokens], settings, intervention, compression)
             plan_layout(_counts(model, tokens, [tokens], settings), statistics)
             digest.update(repr((prompt.id, tokens)).encode())
             longest = max(longest, tokens, key=len)
@@ -254,6 +261,7 @@ class _Recorder:
         store: TraceStore,
         observer: Callable[[int, Step, int], None],
         intervention: Intervention | None,
+        compression: Compression | None,
     ) -> None:
         self._model = model
         self._settings = settings
@@ -262,6 +270,7 @@ class _Recorder:
         self._store = store
         self._observer = observer
         self._intervention = intervention
+        self._compression = compression
         self.removed: Removed | None = None  # in all steps so far; None without an intervention
 
     def record(self, batch: _Batch) -> None:
@@ -288,7 +297,12 @@ class _Recorder:
         most, done = most_steps(self._model, batch.tokens, self._settings), len(self._store.complete_ids())
         with watch(self._model, self._collect(taken), kernel=self._recording.kernel) as watched:
             steps = run(
-                self._model, list(batch.tokens), self._settings, seeds=batch.seeds, intervention=self._intervention
+                self._model,
+                list(batch.tokens),
+                self._settings,
+                seeds=batch.seeds,
+                intervention=self._intervention,
+                compression=self._compression,
             )
             for step in steps:
                 # A row that is done waits for the others: what it would not have done alone is not its own.

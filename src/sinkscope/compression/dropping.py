@@ -1,0 +1,186 @@
+"""One layer of a cache that drops keys: what it holds, when it drops, and what a scorer is shown.
+
+`Contents` are plain tensors and do nothing by themselves. `LayerRules` says what is dropped, and is the same for all
+rows. The pass goes: `add` the new keys, `place` them once the mask tells which are padding, attend, `settle`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import torch
+
+from sinkscope.compression.budgets import Budget
+from sinkscope.compression.choosing import EMPTY, choose_kept
+from sinkscope.compression.scorers import CachedLayer, Rotation, Scorer
+from sinkscope.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Contents:
+    """What a layer holds after a pass. All tensors have the batch first, and none is a view of a larger one."""
+
+    keys: torch.Tensor
+    """(batch, kv_head, slot, head_dim)"""
+    values: torch.Tensor
+    """(batch, kv_head, slot, head_dim)"""
+    columns: torch.Tensor
+    """(batch, 1 or kv_head, slot) int32: the column of the sequence that each slot's key stands for, `EMPTY` for
+    padding and where a row keeps fewer keys than others. Ascending."""
+    real: torch.Tensor
+    """(batch, column) boolean: which columns of the sequence, dropped or not, are no padding."""
+    prompt_length: torch.Tensor
+    """(batch,) real tokens of the first pass."""
+    queries: torch.Tensor | None = None
+    """(batch, head, query, head_dim): those of the last columns, as many as the scorer remembers."""
+    received: torch.Tensor | None = None
+    """(batch, head, slot) float32: attention paid to each key so far."""
+
+    def rows(self, index: torch.Tensor) -> Contents:
+        """The rows of a batch named by `index`, in that order, as fresh tensors."""
+        picked = {
+            one.name: value.index_select(0, index.to(value.device))
+            for one in fields(self)
+            if (value := getattr(self, one.name)) is not None
+        }
+        return replace(self, **picked)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the storage that is kept alive, bookkeeping included."""
+        tensors = [getattr(self, one.name) for one in fields(self)]
+        return sum(tensor.untyped_storage().nbytes() for tensor in tensors if tensor is not None)
+
+    def counted(self, received: torch.Tensor) -> Contents:
+        """With the attention (batch, head, slot) added that the keys received in a pass."""
+        return replace(self, received=received.float() if self.received is None else self.received + received)
+
+    def asked(self, query: torch.Tensor) -> torch.Tensor:
+        """The queries remembered and those of a pass, (batch, head, query, head_dim): of the last columns."""
+        return query if self.queries is None else torch.cat([self.queries, query], dim=2)
+
+    def latest(self, slots: int) -> Contents:
+        """With the last slots alone. Columns are distinct and ascend, so that a slot with n others to its right stands
+        at least n columns back: what has left a window lies on the left of all heads."""
+        first = self.columns.shape[-1] - slots
+        return replace(
+            self,
+            keys=self.keys[:, :, first:].clone(),
+            values=self.values[:, :, first:].clone(),
+            columns=self.columns[..., first:].clone(),
+            received=None if self.received is None else self.received[..., first:].clone(),
+        )
+
+    def positions(self) -> torch.Tensor:
+        """Position in its row of every column, (batch, column); 0 for padding on the left."""
+        return (self.real.long().cumsum(-1) - 1).clamp(min=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerRules:
+    """What is dropped from one layer, and when.
+
+    first_pass: whether the first pass is followed by dropping. prune_after: rows longer than this are cut after any
+    pass; None: never again.
+    """
+
+    scorer: Scorer
+    budget: Budget
+    layer: int
+    heads: int
+    first_pass: bool
+    prune_after: int | None
+    rotation: Rotation | None
+
+    @property
+    def remembers(self) -> int:
+        """Queries to keep from pass to pass, for what may still be dropped."""
+        return 0 if self.prune_after is None else self.scorer.remembers
+
+    def due(self, contents: Contents, passes: int) -> list[int] | None:
+        """How many keys stay in each row; None where nothing is to be dropped. passes: made so far, with this one."""
+        first = self.first_pass and passes == 1
+        if not first and (self.prune_after is None or contents.columns.shape[-1] <= self.prune_after):
+            return None
+        lengths = (contents.columns[:, 0] != EMPTY).sum(-1).tolist()
+        cut = [first or (self.prune_after is not None and length > self.prune_after) for length in lengths]
+        kept = [self.budget.kept(n, self.layer) if now else n for n, now in zip(lengths, cut, strict=True)]
+        return None if kept == lengths else kept
+
+    def drop(
+        self,
+        contents: Contents,
+        counts: Sequence[int],
+        seeds: Sequence[int],
+        queries: torch.Tensor | None,
+        scale: float,
+    ) -> Contents:
+        """What is left when each row keeps so many keys. queries: the latest, for scorers that need them."""
+        seen = self._shown(contents, seeds, queries, scale)
+        self._check(seen, counts)
+        kept = choose_kept(self.scorer.importance(seen), seen.real, counts)
+        return only_kept(contents, kept)
+
+    def _shown(
+        self, contents: Contents, seeds: Sequence[int], queries: torch.Tensor | None, scale: float
+    ) -> CachedLayer:
+        if self.scorer.needs_received and contents.received is None:
+            raise UserError(
+                f"scorer {self.scorer.name!r} needs attention statistics: run it inside `with ss.watch(model):`"
+            )
+        kv_heads, positions = contents.keys.shape[1], contents.positions()
+        columns = contents.columns.expand(-1, kv_heads, -1).long()
+        count = 0 if queries is None else queries.shape[2]
+        wanted = queries is not None and self.scorer.needs_queries
+        return CachedLayer(
+            keys=contents.keys,
+            values=contents.values,
+            positions=positions.unsqueeze(1).expand(-1, kv_heads, -1).gather(-1, columns.clamp(min=0)),
+            real=columns != EMPTY,
+            layer=self.layer,
+            length=contents.real.sum(-1),
+            seeds=tuple(seeds),
+            prompt_length=contents.prompt_length,
+            queries=queries if wanted else None,
+            query_positions=positions[:, positions.shape[1] - count :] if wanted else None,
+            query_real=contents.real[:, contents.real.shape[1] - count :] if wanted else None,
+            scale=scale,
+            received=contents.received if self.scorer.needs_received else None,
+            rotation=self.rotation,
+        )
+
+    def _check(self, seen: CachedLayer, counts: Sequence[int]) -> None:
+        held = seen.real[:, 0].sum(-1).tolist()
+        lengths, prompts = seen.length.tolist(), seen.prompt_length.tolist()
+        for count, has, length, prompt in zip(counts, held, lengths, prompts, strict=True):
+            check_protected(self.scorer, count, has, length, prompt)
+
+
+def check_protected(scorer: Scorer, count: int, held: int, length: int, prompt_length: int) -> None:
+    """Raise `UserError` for a budget of `count` of the `held` keys of a row that is smaller than what is protected.
+
+    length: real tokens of the row so far, `prompt_length` of them prompt.
+    """
+    protected = scorer.protects(length, prompt_length)
+    if count < min(protected, held):
+        raise UserError(f"{count} of {held} keys would stay, {protected} are protected; keep more or protect fewer")
+
+
+def only_kept(contents: Contents, kept: torch.Tensor) -> Contents:
+    """The slots `kept` (batch, kv_head, slot) of a layer's contents, as fresh tensors."""
+    index = kept.clamp(min=0)
+    by_dim = index.unsqueeze(-1).expand(-1, -1, -1, contents.keys.shape[-1])
+    of_values = index.unsqueeze(-1).expand(-1, -1, -1, contents.values.shape[-1])
+    columns = contents.columns.expand(-1, kept.shape[1], -1).gather(-1, index)
+    received = contents.received
+    if received is not None:
+        groups = received.shape[1] // kept.shape[1]
+        received = received.gather(-1, index.repeat_interleave(groups, dim=1))
+    return replace(
+        contents,
+        keys=contents.keys.gather(2, by_dim),
+        values=contents.values.gather(2, of_values),
+        columns=columns.masked_fill(kept == EMPTY, EMPTY),
+        received=received,
+    )

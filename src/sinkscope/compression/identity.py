@@ -1,0 +1,63 @@
+"""Which model a saved cache belongs to: keys of another model, or of the same one trained further, mean nothing to it.
+
+A name can be a folder that was written anew, so the weights themselves are sampled: some 64 numbers of every one,
+evenly spaced, which takes milliseconds.
+
+Where it misleads: weights that differ in a few places only may be sampled past.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sinkscope.errors import UserError
+from sinkscope.families import Model
+
+_SAMPLED = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """What must be the same for a cache to be read again. `name` is for messages alone."""
+
+    name: str
+    revision: str | None
+    family: str
+    dtype: str
+    weights: str
+    """Digest of a sample of the weights."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+
+def identity_of(model: Model) -> Identity:
+    """The identity of a loaded model."""
+    digest = hashlib.sha256()
+    for name, weight in model.network.named_parameters():
+        flat = weight.detach().flatten()
+        sample = flat[:: max(1, len(flat) // _SAMPLED)].tolist()
+        digest.update(f"{name} {tuple(weight.shape)} {sample}".encode())
+    return Identity(
+        name=model.name,
+        revision=model.revision,
+        family=model.family.name,
+        dtype=str(model.dtype).removeprefix("torch."),
+        weights=digest.hexdigest()[:32],
+    )
+
+
+def check_identity(saved: Identity, model: Model, what: str) -> None:
+    """Raise `UserError` unless what was saved came from this very model. what: how a message calls it."""
+    own = identity_of(model)
+    for field, kind in (("family", "family"), ("revision", "revision"), ("weights", "weights"), ("dtype", "dtype")):
+        before, now = getattr(saved, field), getattr(own, field)
+        if before != now:
+            differs = "other weights" if field == "weights" else f"{kind} {before}, not {now}"
+            raise UserError(
+                f"{what} was made by {saved.name} with {differs}: {model.name} can't use it; load that model, or make "
+                "the prefix again"
+            )

@@ -1,0 +1,116 @@
+"""A context that is read once, compressed before any question is seen, and used for many questions.
+
+    prefix = compress_prefix(model, context, Compress("key-norm", 0.5))
+    generate(model, ["What is ...?", "Who was ...?"], settings, compression=prefix)
+    model.network.generate(whole_ids, cache=prefix.cache(model))
+
+Every question gets its own copy of the cache; the prefix itself never changes. The text of a question goes on after the
+context, so no special tokens are put before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import torch
+
+from sinkscope.compression.cache import CompressedCache, windows_of
+from sinkscope.compression.identity import Identity, check_identity, identity_of
+from sinkscope.compression.seeds import row_seeds
+from sinkscope.compression.settings import Compress, check_model
+from sinkscope.decoding.autoregressive import check_autoregressive
+from sinkscope.decoding.canvas import Canvas, Prompts, encode_prompts
+from sinkscope.decoding.forward import Forward
+from sinkscope.decoding.sampling import prompt_seeds
+from sinkscope.errors import UserError
+from sinkscope.families import Model
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Prefix:
+    """A context in a compressed cache. Made by `compress_prefix` or `load_prefix`."""
+
+    tokens: tuple[int, ...]
+    compress: Compress
+    identity: Identity
+    kept: CompressedCache = field(repr=False)
+    """The cache of one row. Use `cache`, which copies it."""
+
+    @property
+    def prefix(self) -> tuple[int, ...]:
+        """Token ids of the context."""
+        return self.tokens
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the compressed cache."""
+        return self.kept.nbytes
+
+    def check(self, model: Model, lengths: Sequence[int]) -> None:
+        """Raise `UserError` for a model that did not make it, and for prompts that can't go on together.
+
+        lengths: of the prompts, context included.
+        """
+        check_identity(self.identity, model, "the prefix")
+        check_model(self.compress, model)
+        # Padding lies between the prefix and the shorter questions, and would move their windows.
+        if len(set(lengths)) > 1 and any(window is not None for window in windows_of(model)):
+            raise UserError(
+                f"{model.name} has sliding windows: after a prefix its questions must be of one length; batch them "
+                "singly"
+            )
+
+    def ready(self, model: Model) -> None:
+        """Raise `UserError` unless the model is watched, if a scorer needs that for what is dropped later."""
+        if self.compress.prune_after is not None:
+            self.compress.ready(model)
+
+    def cache(self, model: Model, seeds: Sequence[int] | None = None) -> CompressedCache:
+        """A copy of the cache, with a row for each seed (one row without). Raises `UserError` for another model."""
+        self.check(model, ())
+        self.ready(model)
+        return self.kept.for_rows(row_seeds(self.compress.seed, seeds))
+
+    def fewest_keys(self, model: Model, length: int) -> int:
+        """The fewest keys that a layer may hold of a row whose prompt, context included, has so many tokens."""
+        asked = length - len(self.tokens)
+        later = [self.compress.fewest_keys(model, length)] if self.compress.prune_after is not None else []
+        return min([kept + asked for kept in self.kept.lengths] + later)
+
+    def for_blocks(self, model: Model) -> NoReturn:
+        """Raises `UserError`: the keys of an autoregressive model mean nothing to one that sees in both directions."""
+        raise UserError(
+            f"a prefix holds keys of an autoregressive model, {model.name} sees in both directions; use Compress(...)"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings that it was made with, as JSON."""
+        return {**self.compress.to_dict(), "prefix_tokens": len(self.tokens)}
+
+
+@torch.no_grad()
+def compress_prefix(model: Model, context: Prompts, compress: Compress) -> Prefix:
+    """Read a context and keep what is left of it.
+
+    context: one prompt, as `generate` takes it. Raises `UserError` before any pass, for a context that does not fit the
+    model among other things.
+    """
+    check_autoregressive(model, "a block cache")
+    encoded = encode_prompts(model, context)
+    if len(encoded) != 1:
+        raise UserError(f"a prefix holds one context, got {len(encoded)}; make one for each")
+    tokens = encoded[0]
+    if len(tokens) >= model.family.max_length:
+        raise UserError(
+            f"a prefix of {len(tokens)} tokens leaves no room for a question: {model.name} takes "
+            f"{model.family.max_length} in all; shorten it"
+        )
+    compress.check(model, [len(tokens)])
+    cache = compress.cache(model, prompt_seeds(encoded, compress.seed))
+    ids = torch.tensor([tokens], dtype=torch.long, device=model.device)
+    canvas = Canvas(tokens=ids, real=torch.ones_like(ids, dtype=torch.bool), prompt_length=len(tokens))
+    everyone = torch.zeros_like(ids)
+    Forward(model, canvas)(ids, (0, len(tokens)), (len(tokens) - 1, len(tokens)), everyone, cache)
+    return Prefix(tokens=tuple(tokens), compress=compress, identity=identity_of(model), kept=cache)

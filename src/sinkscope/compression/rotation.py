@@ -1,0 +1,59 @@
+"""A network's rotary positions, taken off queries and put on again.
+
+A cache sees queries as attention uses them: rotated. Taking the rotation off needs the angles and the pairing of
+dimensions that the network itself uses, so both come from its own modules. Networks whose angles differ by layer, or
+that have none, are refused.
+"""
+
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from sinkscope.errors import UserError
+from sinkscope.families import Model
+
+
+@dataclass(frozen=True, eq=False)
+class RotaryPositions:
+    """Implements `Rotation`."""
+
+    module: torch.nn.Module
+    half_turned: Callable[[torch.Tensor], torch.Tensor]
+    """The network's own `rotate_half`, which knows which dimensions make a pair."""
+
+    def undone(self, queries: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        cosine, sine = (angles.unsqueeze(1) for angles in self._angles(queries, positions))
+        turned, rest = queries[..., : cosine.shape[-1]], queries[..., cosine.shape[-1] :]
+        # Long contexts scale both by a factor, which is undone too.
+        back = (turned * cosine - self.half_turned(turned) * sine) / (cosine**2 + sine**2)
+        return torch.cat([back, rest], dim=-1)
+
+    def averaged(self, vectors: torch.Tensor, first: torch.Tensor, count: int) -> torch.Tensor:
+        positions = first.view(-1, 1) + torch.arange(count, device=first.device)
+        cosine, sine = (angles.mean(1)[:, None, None] for angles in self._angles(vectors, positions))
+        turned, rest = vectors[..., : cosine.shape[-1]], vectors[..., cosine.shape[-1] :]
+        return torch.cat([turned * cosine + self.half_turned(turned) * sine, rest], dim=-1)
+
+    def _angles(self, like: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and sines, (batch, position, rotated dim) each."""
+        with torch.no_grad():
+            cosine, sine = self.module(like, positions.to(like.device))
+        return cosine.to(like.dtype), sine.to(like.dtype)
+
+
+def rotation_of(model: Model) -> RotaryPositions:
+    """The rotary positions of a model. Raises `UserError` where there are none of the usual kind."""
+    body = model.network.base_model
+    module = getattr(body, "rotary_emb", None)
+    half_turned = getattr(sys.modules[type(body).__module__], "rotate_half", None)
+    usual = module is not None and "layer_type" not in inspect.signature(module.forward).parameters
+    if not usual or half_turned is None:
+        raise UserError(
+            f"scorer 'expected-attention' needs rotary positions that are the same in all layers, {model.name} "
+            f"({type(model.network).__name__}) has none; use another scorer"
+        )
+    assert isinstance(module, torch.nn.Module)
+    return RotaryPositions(module, half_turned)

@@ -1,0 +1,108 @@
+"""A compressed prefix as a file: safetensors, with its settings and the model's identity as JSON in the header.
+
+    save_prefix(prefix, "book.safetensors")
+    prefix = load_prefix("book.safetensors", model)
+
+A file is written beside its place and moved there when it is whole, so a broken run leaves what was there before. It
+says which format it has, and which model, revision, family and dtype it belongs to; another model is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from sinkscope.compression.dropping import Contents
+from sinkscope.compression.identity import Identity, check_identity
+from sinkscope.compression.prefix import Prefix
+from sinkscope.compression.settings import check_model, empty_cache, read_compress
+from sinkscope.errors import UserError
+from sinkscope.families import Model
+
+FORMAT_VERSION = 1
+_HEADER = "sinkscope_prefix"
+_TENSORS = ("keys", "values", "columns", "real", "prompt_length", "queries", "received")
+
+
+def save_prefix(prefix: Prefix, path: str | Path, *, overwrite: bool = False) -> None:
+    """Write a prefix. Raises `UserError` where there is a file already, unless it may be overwritten."""
+    path = Path(path)
+    if path.is_dir() or (path.exists() and not overwrite):
+        raise UserError(f"{path} exists already; choose another file, or overwrite it")
+    if not path.parent.is_dir():
+        raise UserError(f"the folder {path.parent} does not exist; make it first")
+    tensors, layers = {}, []
+    for number, layer in enumerate(prefix.kept.dropping):
+        holding = layer.holding
+        assert holding.contents is not None
+        layers.append({"whole": holding.whole, "passes": holding.passes})
+        for name in _TENSORS:
+            tensor = getattr(holding.contents, name)
+            if tensor is not None:
+                tensors[f"{number}.{name}"] = tensor.cpu().contiguous()
+    header = {
+        "format_version": FORMAT_VERSION,
+        "model": prefix.identity.to_dict(),
+        "compression": prefix.compress.to_dict(),
+        "tokens": list(prefix.tokens),
+        "layers": layers,
+    }
+    _write(path, tensors, {_HEADER: json.dumps(header)})
+
+
+def _write(path: Path, tensors: Mapping[str, torch.Tensor], metadata: dict[str, str]) -> None:
+    """Whole or not at all: written beside, then moved."""
+    beside = path.with_name(f".{path.name}.{uuid4().hex}")
+    try:
+        save_file(dict(tensors), beside, metadata=metadata)
+        with beside.open("rb+") as file:
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def load_prefix(path: str | Path, model: Model) -> Prefix:
+    """Read a prefix onto the model's device.
+
+    Raises `UserError` for a file that is no prefix, is cut off, has a newer format, or belongs to another model,
+    revision or dtype.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f"there is no file {path}")
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = json.loads((file.metadata() or {}).get(_HEADER, "null"))
+            if header is None:
+                raise UserError(f"{path} holds no compressed prefix; give a file that `save_prefix` wrote")
+            if header["format_version"] != FORMAT_VERSION:
+                raise UserError(
+                    f"{path} has format {header['format_version']}, this version of sinkscope reads {FORMAT_VERSION}"
+                )
+            identity = Identity(**header["model"])
+            check_identity(identity, model, f"the prefix in {path}")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
+    except SafetensorError as error:
+        raise UserError(f"{path} can't be read: {error}; it is cut off or was never a prefix") from error
+    return _built(header, identity, tensors, model)
+
+
+def _built(header: Mapping[str, Any], identity: Identity, tensors: Mapping[str, torch.Tensor], model: Model) -> Prefix:
+    compress = read_compress(header["compression"])
+    check_model(compress, model)
+    cache = empty_cache(compress, model)
+    for number, (layer, state) in enumerate(zip(cache.dropping, header["layers"], strict=True)):
+        mine = {name: tensors[key].to(model.device) for name in _TENSORS if (key := f"{number}.{name}") in tensors}
+        contents = Contents(**mine)
+        layer.is_initialized = True
+        layer.holding.begin(contents, whole=state["whole"], passes=state["passes"])
+    return Prefix(tokens=tuple(header["tokens"]), compress=compress, identity=identity, kept=cache)

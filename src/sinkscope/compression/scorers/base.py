@@ -1,0 +1,124 @@
+"""What a scorer is: a frozen dataclass that says how much each cached key is worth, the lowest dropped first.
+
+A scorer sees one layer of a cache as a `CachedLayer`, of an autoregressive model or of a diffusion model's block cache,
+and gives one number for every key of every key head. It never drops anything itself: a budget says how many keys stay,
+`choosing.choose_kept` says which, and ties go to the key that stands further left.
+
+Norms and cosines are added up in float64 and rounded to float32, so that stored values alone decide: not their dtype,
+not the device, not the order of a sum. Scorers that look at queries go through products of matrices and may differ in
+the last digits between devices.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Protocol
+
+import torch
+
+
+class Rotation(Protocol):
+    """The rotary positions of a network, for scorers that ask what later queries would look like."""
+
+    def undone(self, queries: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Queries (batch, head, query, dim) as they were before they were rotated to positions (batch, query)."""
+
+    def averaged(self, vectors: torch.Tensor, first: torch.Tensor, count: int) -> torch.Tensor:
+        """Vectors (batch, head, row, dim) under the mean of the rotations to `count` positions from `first` (batch,)
+        on."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CachedLayer:
+    """One layer of a cache, as a scorer sees it. Slots without a key are not `real`; what they hold means nothing."""
+
+    keys: torch.Tensor
+    """(batch, kv_head, key, head_dim), as attention uses them: rotated. In the order of their positions."""
+    values: torch.Tensor
+    """(batch, kv_head, key, head_dim)"""
+    positions: torch.Tensor
+    """(batch, kv_head, key): counted from the row's first real token. Heads differ once keys have been dropped."""
+    real: torch.Tensor
+    """(batch, kv_head, key) boolean: slots that hold a key. Every head of a row holds as many."""
+    layer: int
+    length: torch.Tensor
+    """(batch,) real tokens of each row so far, dropped or not; in a block cache those before the block."""
+    seeds: tuple[int, ...]
+    """One a row, from the user's seed and the prompt."""
+    prompt_length: torch.Tensor
+    """(batch,) real tokens of each row's prompt, at most `length`."""
+    causal: bool = True
+    """Whether a query sees only keys at or before its own position. False in a block cache, whose keys are those
+    outside the block."""
+    block_length: int = 0
+    """In a block cache the number of columns between the keys before the block and those after it."""
+    queries: torch.Tensor | None = None
+    """(batch, head, query, head_dim): the latest, rotated; in a block cache the block's. None unless the scorer
+    `needs_queries`."""
+    query_positions: torch.Tensor | None = None
+    """(batch, query): beside `queries`."""
+    query_real: torch.Tensor | None = None
+    """(batch, query) boolean: queries that are no padding."""
+    scale: float = 1.0
+    """What scores are multiplied by before the softmax."""
+    received: torch.Tensor | None = None
+    """(batch, head, key): attention paid to each key, summed over all real queries so far; None unless the scorer
+    `needs_received`."""
+    rotation: Rotation | None = None
+    """None unless the scorer `needs_rotation`."""
+
+    @property
+    def distance(self) -> torch.Tensor:
+        """(batch, kv_head, key): how far each key stands from what is being written, 1 for its neighbours."""
+        length = self.length.view(-1, 1, 1)
+        behind = self.positions - (length + self.block_length) + 1
+        return torch.where(self.positions < length, length - self.positions, behind)
+
+    @property
+    def groups(self) -> int:
+        """Query heads that share a key head; needs queries or received attention."""
+        by_head = self.queries if self.queries is not None else self.received
+        assert by_head is not None
+        return by_head.shape[1] // self.keys.shape[1]
+
+
+class Scorer(ABC):
+    """One way to tell what keys are worth. A new one is a new file in this folder: see `registry.py`."""
+
+    name: ClassVar[str]
+    needs_queries: bool = False
+    needs_received: bool = False
+    needs_rotation: bool = False
+    remembers: int = 0
+    """Queries that must be kept from pass to pass while a model decodes; 0 without `needs_queries`."""
+
+    @abstractmethod
+    def importance(self, cached: CachedLayer) -> torch.Tensor:
+        """(batch, kv_head, key) float32, the lowest dropped first; anything in slots that are not real."""
+
+    def protects(self, length: int, prompt_length: int) -> int:
+        """Keys of a row that must not be dropped, whatever the budget: of so many tokens, so many of them prompt."""
+        del length, prompt_length
+        return 0
+
+    def settings(self) -> dict[str, Any]:
+        """The scorer's name and parameters, as plain values from which `make_scorer` builds it again."""
+        return {"scorer": self.name, **asdict(self)}  # type: ignore[call-overload]
+
+
+def norms(vectors: torch.Tensor) -> torch.Tensor:
+    """L2 norms over the last dimension, float32: the same for the same stored values on every device."""
+    exact: torch.Tensor = torch.linalg.vector_norm(vectors.detach(), dim=-1, dtype=torch.float64)
+    return exact.float()
+
+
+def mean_over_group(per_head: torch.Tensor, kv_heads: int) -> torch.Tensor:
+    """Means over the query heads that share a key head: (batch, head, ...) -> (batch, kv_head, ...)."""
+    return by_group(per_head, kv_heads).mean(2)
+
+
+def by_group(per_head: torch.Tensor, kv_heads: int) -> torch.Tensor:
+    """(batch, head, ...) -> (batch, kv_head, group, ...): the query heads that share a key head stand together."""
+    batch, heads = per_head.shape[:2]
+    return per_head.reshape(batch, kv_heads, heads // kv_heads, *per_head.shape[2:])

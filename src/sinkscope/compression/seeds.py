@@ -1,0 +1,13 @@
+"""Seeds of random choices among keys: of the prompt and the user's own, unlike those of sampling."""
+
+import hashlib
+from collections.abc import Sequence
+
+
+def row_seeds(own: int, seeds: Sequence[int] | None) -> list[int]:
+    """One seed a row, from those of the prompts (None: the same for all rows) and the user's own."""
+    return [_mixed(seed, own) for seed in ([0] if seeds is None else seeds)]
+
+
+def _mixed(seed: int, own: int) -> int:
+    return int.from_bytes(hashlib.sha256(f"keys/{seed}/{own}".encode()).digest()[:7], "big")

@@ -1,0 +1,193 @@
+"""What is dropped, how much, and when: the settings of a compressed cache.
+
+    Compress("key-norm", 0.5)                                       # half of every layer, once, after the prompt
+    Compress(Protect(KeyNorm(), first=4), SkipLayers(0.5, (0, 1)))  # not in layers 0 and 1, never the first 4 tokens
+    Compress("key-norm", 0.5, when="decode", prune_after=1024)      # whenever a layer holds more than 1024 keys
+
+    generate(model, prompts, settings, compression=Compress("key-norm", 0.5))
+    model.network.generate(**inputs, cache=Compress("key-norm", 0.5).cache(model))       # transformers' own loop
+
+Where it misleads: what is dropped after the prompt was still there when the first new token was predicted. Answers of
+one token are then answers of the full cache. `compress_prefix` drops before the question is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sinkscope.attention.function import NAME, observed
+from sinkscope.compression.blocks import CompressedBlocks
+from sinkscope.compression.budgets import Budget, as_budget, read_budget
+from sinkscope.compression.cache import CompressedCache, windows_of
+from sinkscope.compression.dropping import check_protected
+from sinkscope.compression.protecting import Protect
+from sinkscope.compression.rotation import rotation_of
+from sinkscope.compression.scorers import KeyNorm, Scorer, make_scorer
+from sinkscope.compression.scorers.registry import check_whole
+from sinkscope.compression.seeds import row_seeds
+from sinkscope.decoding.settings import require_one_of
+from sinkscope.errors import UserError
+from sinkscope.families import Model
+
+WHEN = ("prompt", "decode", "both")
+
+
+@dataclass(frozen=True)
+class Compress:
+    """Which keys a cache drops.
+
+    scorer: a `Scorer`, or its name for its defaults. budget: how many keys stay, a ratio, a number of tokens or a
+    `Budget`; of every layer and key head alike.
+    when: "prompt", once after the first pass; "decode", after any pass, in rows that then hold more than `prune_after`
+        keys; "both".
+    prune_after: the number of keys of a layer that may pile up before it is cut again.
+    seed: of random choices, which depend on it, the layer and the prompt.
+
+    Raises `UserError` for values that no model could follow.
+    """
+
+    scorer: Scorer | str = field(default_factory=KeyNorm)
+    budget: Budget | float | int = 0.5
+    when: str = "prompt"
+    prune_after: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.scorer, str):
+            object.__setattr__(self, "scorer", make_scorer(self.scorer))
+        if not isinstance(self.scorer, Scorer):
+            raise UserError(f"scorer must be a Scorer or the name of one, got {self.scorer!r}")
+        object.__setattr__(self, "budget", as_budget(self.budget))
+        require_one_of("when", self.when, WHEN)
+        if (self.prune_after is None) != (self.when == "prompt"):
+            fault = (
+                "drops once, without prune_after" if self.when == "prompt" else "needs prune_after, a number of keys"
+            )
+            raise UserError(f"when={self.when!r} {fault}; got prune_after={self.prune_after}")
+        if self.prune_after is not None:
+            check_whole("prune_after", self.prune_after, 1)
+
+    @property
+    def how(self) -> Scorer:
+        """The scorer itself."""
+        assert isinstance(self.scorer, Scorer)
+        return self.scorer
+
+    @property
+    def much(self) -> Budget:
+        """The budget itself."""
+        return as_budget(self.budget)
+
+    def for_blocks(self, model: Model) -> CompressedBlocks:
+        """The same in the block caches of a diffusion model, which drop once in each block.
+
+        Raises `UserError` for what can't be done to this model, and for pruning while it writes.
+        """
+        if self.when != "prompt":
+            raise UserError(
+                f"a block cache drops keys after each block's first pass, not by prune_after; use when='prompt', got "
+                f"when={self.when!r}"
+            )
+        check_model(self, model)
+        return CompressedBlocks(
+            scorer=self.how,
+            budget=self.much,
+            seed=self.seed,
+            shape=model.shape,
+            rotation=rotation_of(model) if self.how.needs_rotation else None,
+        )
+
+    @property
+    def prefix(self) -> tuple[int, ...]:
+        """Token ids that are in the cache before any prompt: none."""
+        return ()
+
+    def check(self, model: Model, lengths: Sequence[int]) -> None:
+        """Raise `UserError` for what can't be done to this model, with prompts of so many tokens."""
+        check_model(self, model)
+        for length in lengths if self.when != "decode" else ():
+            _check_protected(self, model, length, length, length)
+        if self.prune_after is not None:
+            # Pruned layers hold one key too many again and again, of a text that has grown long.
+            held = self.prune_after + 1
+            for length in lengths:
+                _check_protected(self, model, held, length + held, length)
+
+    def ready(self, model: Model) -> None:
+        """Raise `UserError` unless the model is watched, if the scorer needs that."""
+        if self.how.needs_received and not any(module in observed for module in model.network.modules()):
+            raise UserError(
+                f"scorer {self.how.name!r} needs attention statistics and {model.name} is not watched: run it inside "
+                "`with ss.watch(model):`"
+            )
+
+    def cache(self, model: Model, seeds: Sequence[int] | None = None) -> CompressedCache:
+        """An empty cache for this model. seeds: one a row, for random choices, which depend on `seed` too; None: the
+        same for all rows.
+
+        Raises `UserError` for what can't be done to this model.
+        """
+        check_model(self, model)
+        self.ready(model)
+        return empty_cache(self, model, seeds)
+
+    def fewest_keys(self, model: Model, length: int) -> int:
+        """The fewest keys that a layer may hold of a row whose prompt has so many tokens, or more."""
+        layers = range(model.shape.layers)
+        after_prompt = [self.much.kept(length, layer) for layer in layers] if self.when != "decode" else [length]
+        pruned = [] if self.prune_after is None else [self.much.kept(self.prune_after + 1, layer) for layer in layers]
+        return min(*after_prompt, *pruned) if pruned else min(after_prompt)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All settings as JSON, from which `read_compress` builds them again."""
+        return {
+            "scorer": self.how.settings(),
+            "budget": self.much.to_plain(),
+            "when": self.when,
+            "prune_after": self.prune_after,
+            "seed": self.seed,
+        }
+
+
+def check_model(compress: Compress, model: Model) -> None:
+    """Raise `UserError` for what can't be done to this model, whatever the prompts."""
+    if model.network.config._attn_implementation != NAME:
+        raise UserError(f"{model.name} was loaded with another attention function; load it with attention={NAME!r}")
+    compress.much.check(model.shape.layers)
+    windows_of(model)
+    if compress.how.needs_rotation:
+        rotation_of(model)
+
+
+def empty_cache(compress: Compress, model: Model, seeds: Sequence[int] | None = None) -> CompressedCache:
+    """As `Compress.cache`, for a model that was checked, whether it is watched already or not."""
+    return CompressedCache.empty(
+        model,
+        scorer=compress.how,
+        budget=compress.much,
+        first_pass=compress.when != "decode",
+        prune_after=compress.prune_after,
+        rotation=rotation_of(model) if compress.how.needs_rotation else None,
+        seeds=row_seeds(compress.seed, seeds),
+    )
+
+
+def _check_protected(compress: Compress, model: Model, held: int, length: int, prompt_length: int) -> None:
+    for layer in range(model.shape.layers):
+        check_protected(compress.how, compress.much.kept(held, layer), held, length, prompt_length)
+
+
+def read_compress(plain: Mapping[str, Any]) -> Compress:
+    """The settings that `Compress.to_dict` wrote."""
+    settings = dict(plain["scorer"])
+    ends = settings.pop("protect", None)
+    scorer = make_scorer(settings.pop("scorer"), **settings)
+    return Compress(
+        scorer if ends is None else Protect(scorer, **ends),
+        read_budget(plain["budget"]),
+        when=plain["when"],
+        prune_after=plain["prune_after"],
+        seed=plain["seed"],
+    )
