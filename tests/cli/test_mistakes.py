@@ -325,7 +325,10 @@ def test_an_interrupt_keeps_what_is_finished(fixtures: Path, tmp_path: Path) -> 
     printed, told = child.communicate(timeout=60)
     assert child.returncode == 2
     assert printed == ""
-    advice = "what was finished is kept (go on: trace and ablate with --resume, train by the same command)"
+    advice = (
+        "what trace, ablate --out and train had finished is kept "
+        "(go on: trace and ablate with --resume, train by the same command)"
+    )
     assert told == f"sinkscope: interrupted; {advice}\n"
     kept = open_trace(out).complete_ids
     assert kept[:3] == ("q0", "q1", "q2")

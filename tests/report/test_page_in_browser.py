@@ -130,6 +130,7 @@ def set_rule(visit: Visit, rule: SinkRule) -> None:
     visit.page.locator("#rule").select_option(str(settings["rule"]))
     visit.page.locator("#scale").select_option(str(settings.get("scale", "sum")))
     [number] = [value for name, value in settings.items() if name not in ("rule", "scale")]
+    visit.frames()  # until the rule's own field is there, what is typed would be added to the last one's
     visit.page.locator("#setting").fill(f"{number:g}")
     visit.settle()
 

@@ -51,7 +51,8 @@ def _sinks(
     report = summarise(_chosen(trace, sample), made, group, tables=names)
     masking = trace.attrs.get("intervention")
     if as_json:
-        console.print_json({"trace": str(trace.path), "intervention": masking, **report.to_dict()})
+        masked = {} if masking is None else {"intervention": masking}
+        console.print_json({"trace": str(trace.path), **masked, **report.to_dict()})
         return
     if masking is not None:
         settings = ", ".join(f"{name} {value}" for name, value in masking.items() if value is not None)
