@@ -2,16 +2,12 @@
 
 import { Library, readDocument } from "./document/reading";
 import { App } from "./page/app";
-import { el, find } from "./page/element";
+import { Failure } from "./page/failure";
 
-function fail(error: unknown): void {
-  const message = error instanceof Error ? error.message : String(error);
-  document.querySelector("main .failure")?.remove();
-  find("#panes").prepend(el("p", { class: "failure", role: "alert" }, message));
-}
+const failure = new Failure();
 
 try {
-  new App(new Library(readDocument(document)), fail);
+  new App(new Library(readDocument(document)), failure);
 } catch (error) {
-  fail(error);
+  failure.tell(error);
 }

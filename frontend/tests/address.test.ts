@@ -3,7 +3,14 @@ import type { PageDocument, SampleSpec } from "../src/document/types";
 import { fromHash, toHash } from "../src/state/address";
 import { type State, Store, freshState, togglePin } from "../src/state/state";
 
-const spec = { positions: 33, layer_numbers: [0, 4, 9], head_numbers: [0, 1], steps: 8 } as SampleSpec;
+const spec = {
+  positions: 33,
+  layer_numbers: [0, 4, 9],
+  head_numbers: [0, 1],
+  steps: 8,
+  groups: ["prompt", "block-masked"],
+  arrays: { received_by_group: {}, queries: {} },
+} as unknown as SampleSpec;
 const DOCUMENT = {
   version: 1,
   title: "",
@@ -46,6 +53,8 @@ describe("the address", () => {
     "layer=1",
     "head=99",
     "pin=33,a,,-2",
+    "queries=garbage",
+    "queries=later",
     "rule=none",
     "epsilon=abc",
     "scale=%3Cscript%3E",

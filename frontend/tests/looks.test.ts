@@ -5,7 +5,7 @@ import { fileName } from "../src/charts/saving";
 import { shades } from "../src/charts/shading";
 import { breaksLine, quoted, visible } from "../src/page/glyphs";
 import { Lexicon } from "../src/page/lexicon";
-import { percent, short } from "../src/page/numbers";
+import { percent, short, smallPercent } from "../src/page/numbers";
 import type { SampleSpec } from "../src/document/types";
 
 function rgb(css: string): Rgb {
@@ -111,6 +111,8 @@ describe("numbers and names", () => {
     [1, "100 %"],
     [0, "0 %"],
   ])("share %s", (value, text) => expect(percent(value)).toBe(text));
+
+  it("small shares, where they matter", () => expect(smallPercent(2.5e-5)).toBe("0.0025 %"));
   it("of files hold no path", () =>
     expect(fileName("sinkscope", "../a b/č", "0", "map")).toBe("sinkscope_..-a-b_0_map"));
   it("circles close", () => expect(circle(10, 20, 2.5)).toBe("M7.5 20a2.5 2.5 0 1 0 5 0a2.5 2.5 0 1 0 -5 0"));

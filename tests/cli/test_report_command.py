@@ -11,7 +11,9 @@ import pytest
 from cli_runs import Command, files_under
 
 from sinkscope.decoding import Denoising
+from sinkscope.errors import UserError
 from sinkscope.families import Model
+from sinkscope.report.page import Live, choose, read_template
 from sinkscope.trace import Prompt, record
 
 ODD = ["\n", "<0xE2>", "שלום", "😀", "\ud83d", "</script><script>alert(1)</script>", "\x1b[31m", "\u2028", "<!--", ""]
@@ -106,6 +108,27 @@ def test_mistakes_are_one_line_and_nothing_is_written(sinkscope: Command, trace:
     ]:
         assert message in sinkscope("report", *arguments).mistake
     assert files_under(tmp_path) == before
+
+
+@pytest.mark.parametrize("command", ["report", "view", "sinks"])
+def test_damaged_values_are_one_line(sinkscope: Command, trace: Path, tmp_path: Path, command: str) -> None:
+    damaged = tmp_path / "damaged.zarr"
+    shutil.copytree(trace, damaged)
+    for name in ("received", "canvas"):
+        for chunk in (damaged / "samples" / "000000" / name).glob("c*"):
+            chunk.write_bytes(b"\x07" * chunk.stat().st_size)
+    if command == "view":  # the server answers with that line
+        with pytest.raises(UserError, match=f"the trace {damaged} is damaged or can't be read"):
+            Live(lambda: choose([damaged])[0], read_template()).page()
+        return
+    out = ("--out", tmp_path / "r.html") if command == "report" else ()
+    assert f"the trace {damaged} is damaged or can't be read (" in sinkscope(command, damaged, *out).mistake
+
+
+def test_what_is_no_file_is_refused_though_told_to_replace(sinkscope: Command, trace: Path, tmp_path: Path) -> None:
+    (tmp_path / "null").symlink_to("/dev/null")
+    for name, message in [("null", "is no regular file, it can't be replaced"), ("a" * 300, "File name too long")]:
+        assert message in sinkscope("report", trace, "--out", tmp_path / name, "--overwrite").mistake
 
 
 def test_an_older_report_is_replaced_when_told(sinkscope: Command, trace: Path, tmp_path: Path) -> None:

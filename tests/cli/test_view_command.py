@@ -8,6 +8,7 @@ import urllib.request
 import webbrowser
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from cli_runs import Command, files_under, strict_json
@@ -50,21 +51,30 @@ def test_it_serves_until_it_is_interrupted(trace: Path) -> None:
         assert process.stderr.read() == "stopped\n"
 
 
+def file_of(address: str) -> Path:
+    """The file at a file: address."""
+    return Path(unquote(urlsplit(address).path))
+
+
 @pytest.fixture
-def interrupted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Servers are interrupted at once; the pages that a browser was told to open."""
-    opened: list[str] = []
+def interrupted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, str]]:
+    """Servers are interrupted at once; the files that a browser was told to open, their modes and texts."""
+    opened: list[tuple[str, int, str]] = []
 
     def serve(_: PageServer) -> None:
         raise KeyboardInterrupt
 
+    def look(address: str) -> None:
+        file = file_of(address)
+        opened.append((address, file.stat().st_mode & 0o777, file.read_text()))
+
     monkeypatch.setattr(PageServer, "serve_forever", serve)
-    monkeypatch.setattr(webbrowser, "open", opened.append)
+    monkeypatch.setattr(webbrowser, "open", look)
     return opened
 
 
 def test_a_browser_is_opened_where_there_is_a_screen(
-    sinkscope: Command, trace: Path, interrupted: list[str], monkeypatch: pytest.MonkeyPatch
+    sinkscope: Command, trace: Path, interrupted: list[tuple[str, int, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
@@ -74,11 +84,17 @@ def test_a_browser_is_opened_where_there_is_a_screen(
         assert (found.code, found.err) == (0, "stopped\n")
         assert found.out.startswith("http://127.0.0.1:") and found.out.endswith("/ (Ctrl-C ends it)\n")
         assert len(interrupted) == expected
-    assert interrupted == [found.out.split(" ")[0]]
+    # Other users read a browser's command line, so it names a file that only this user can read.
+    [(address, mode, text)] = interrupted
+    url = found.out.split(" ")[0]
+    assert address.startswith("file:///") and url not in address
+    assert mode == 0o600
+    assert f'content="0; url={url}"' in text
+    assert not file_of(address).exists()
 
 
 def test_what_is_not_shown_is_told(
-    sinkscope: Command, trace: Path, interrupted: list[str], monkeypatch: pytest.MonkeyPatch
+    sinkscope: Command, trace: Path, interrupted: list[tuple[str, int, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(view, "MOST_SAMPLES", 1)
     told = sinkscope("view", trace, "--no-browser").out.splitlines()

@@ -288,6 +288,56 @@ def test_a_click_in_one_map_moves_the_others(visit: Visit, report: Path) -> None
     assert visit.step() == 1
 
 
+def test_dragging_over_the_map_pins_nothing(visit: Visit, report: Path) -> None:
+    visit.open(report)
+    visit.page.locator(".map svg.over-steps").scroll_into_view_if_needed()
+    box = visit.page.locator(".map svg.over-steps").bounding_box()
+    assert box is not None
+    x, y = box["x"] + 60, box["y"] + 60
+    visit.page.mouse.move(x, y)
+    visit.page.mouse.down()
+    visit.page.mouse.move(box["x"] + box["width"] - 16, y + 30, steps=5)
+    visit.page.mouse.up()
+    visit.frames()
+    assert visit.step() == STEPS - 1
+    assert visit.cells("pinned") == []
+
+
+def test_swiping_over_the_map_pins_nothing(chromium: "Browser", report: Path) -> None:
+    with visiting(chromium, NARROW, has_touch=True) as visit:
+        visit.open(report)
+        chart = visit.page.locator(".map svg.over-steps")
+        chart.scroll_into_view_if_needed()
+        box = chart.bounding_box()
+        assert box is not None
+        x, y = box["x"] + 200, box["y"] + 100
+        touch = visit.page.context.new_cdp_session(visit.page)
+        for kind, at in [("Start", y), ("Move", y - 20), ("Move", y - 60), ("End", None)]:
+            points = [] if at is None else [{"x": x, "y": at}]
+            touch.send("Input.dispatchTouchEvent", {"type": f"touch{kind}", "touchPoints": points})
+        visit.frames()
+        assert visit.step() == 0
+        assert visit.cells("pinned") == []
+        chart.tap(position={"x": 200, "y": 100})
+        visit.frames()
+        assert visit.step() > 0
+        assert len(visit.cells("pinned")) == 1
+
+
+def test_where_no_query_of_the_group_asks(visit: Visit, report: Path) -> None:
+    visit.open(report, "step=5&queries=later")
+    assert "no query of this group" in (visit.page.locator(".card.map .note").text_content() or "")
+    visit.page.locator(".tokens li[role=option]").nth(1).hover()
+    assert visit.tip().endswith("no query of this group at this step")
+
+
+def test_an_emptied_number_is_asked_for(visit: Visit, report: Path) -> None:
+    visit.open(report)
+    visit.page.locator("#setting").fill("")
+    visit.settle()
+    assert visit.page.locator("#refusal").text_content() == "type a number for epsilon"
+
+
 def test_two_traces_stand_side_by_side(visit: Visit, report: Path) -> None:
     visit.open(report)
     visit.page.locator("#compare").click()
@@ -307,6 +357,29 @@ def test_two_traces_stand_side_by_side(visit: Visit, report: Path) -> None:
     visit.page.locator("#compare").click()
     visit.frames()
     assert visit.page.locator(".pane").count() == 1
+
+
+def test_another_sample_of_the_same_name_is_drawn_anew(visit: Visit, tmp_path: Path) -> None:
+    # Small traces of one prompt: equal ids, steps and positions, other numbers.
+    made = [Made(seed=seed).write(tmp_path / f"seed{seed}.zarr") for seed in (0, 5)]
+    file = tmp_path / "report.html"
+    write_report(choose(made)[0], file)
+
+    def shown() -> list[str | None]:
+        charts = visit.page.locator(".map svg, .track svg, .counts svg, svg.layer-heads").all()
+        lines = visit.page.locator(".counts path.line").get_attribute("d")
+        cells = visit.page.locator(".map canvas.cells").evaluate("(canvas) => canvas.toDataURL()")
+        return [lines, cells, *(chart.get_attribute("aria-label") for chart in charts)]
+
+    visit.open(file)
+    first = shown()
+    visit.page.locator("select[name=sample]").select_option("1/0")
+    visit.settle()
+    second = shown()
+    visit.page.goto("about:blank")
+    visit.open(file, "trace=1")
+    assert second == shown()
+    assert second[0] != first[0] and second[1] != first[1]
 
 
 def png_pixels(data: bytes) -> tuple[int, int, bytes]:
@@ -545,6 +618,45 @@ def test_served_the_page_counts_the_same(chromium: "Browser", traces: list[Path]
     assert all(url.startswith((server.url, "data:", "blob:")) for url in asked)
     steps = [url.rsplit("/", 1)[1] for url in asked if "/received/" in url]
     assert sorted(map(int, steps)) == list(range(STEPS))
+
+
+def test_a_step_that_could_not_be_read_is_asked_for_again(chromium: "Browser", traces: list[Path]) -> None:
+    template = read_template()
+    server = PageServer(Live(lambda: choose(traces)[0], template, "served"), template)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    context = chromium.new_context()
+    context.set_default_timeout(20_000)
+    try:
+        page = context.new_page()
+        visit = Visit(page)
+        page.on("pageerror", lambda error: visit.problems.append(str(error)))
+        gone = "the trace is being moved"
+        page.route("**/received/3", lambda route: route.fulfill(status=503, content_type="text/plain", body=gone))
+        page.goto(server.url)
+        alert = page.locator("#failure")
+        alert.wait_for()
+        assert (alert.text_content() or "").endswith(f"/received/3 could not be read: {gone}")
+        page.locator("#compare").click()
+        page.locator(".pane").nth(1).wait_for()
+        page.locator("#compare").click()
+        page.wait_for_function("() => document.querySelectorAll('.pane').length === 1")
+        # Another sample, of which nothing can be read: no map of the first one under its name.
+        page.route("**/received/*", lambda route: route.fulfill(status=503, content_type="text/plain", body=gone))
+        page.locator("select[name=sample]").select_option("0/1")
+        page.wait_for_function("() => document.querySelector('.layers-heads .note').textContent === 'reading …'")
+        alert.wait_for()
+        assert not page.locator("svg.layer-heads").is_visible()
+        page.unroute("**/received/*")
+        page.unroute("**/received/3")
+        visit.step_to(1)
+        visit.settle()
+        assert not alert.is_visible()
+        assert page.locator("svg.layer-heads").is_visible()
+        assert visit.problems == []
+    finally:
+        context.close()
+        server.shutdown()
+        server.server_close()
 
 
 def test_the_policy_lets_nothing_else_run(visit: Visit, report: Path) -> None:

@@ -57,6 +57,9 @@ def test_paths_do_too_and_much_is_refused(trace: ss.Trace) -> None:
     assert len(read_page(page.html)["traces"][0]["samples"]) == 2
     with pytest.raises(ss.UserError, match=r"would be larger than 0.001 MB: .*most_megabytes.*sinkscope report.*view"):
         ss.show(trace, most_megabytes=0.001)
+    for wrong, name in ((trace[0], "Dataset"), ([trace], "list"), (None, "NoneType")):
+        with pytest.raises(ss.UserError, match=rf"show takes traces or their folders.*got {name}: show\(trace"):
+            ss.show(wrong)  # type: ignore[arg-type]
     with pytest.raises(ss.UserError, match="no trace was given"):
         ss.show()
     with pytest.raises(ss.UserError, match="there is no trace at"):

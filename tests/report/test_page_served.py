@@ -255,6 +255,7 @@ def test_loading_anew_shows_what_was_recorded_since(tmp_path: Path, visit: Calla
         for step in range(20, 40):
             writer.append(row(step))
         writer.finish({"sequence": [1, 2, 3]}, {})
+        assert visitor.ask("data/0/0/received/15").status == 200
         assert visitor.ask("data/0/0/received/16").status == 404  # the page that is open does not know of it
         [sample] = visitor.document()["traces"][0]["samples"]
         assert (sample["steps"], sample["complete"]) == (40, True)

@@ -136,27 +136,29 @@ def test_what_stands_is_kept_until_a_new_one_is_whole(traces: Path, tmp_path: Pa
         write_report(showings, out)
 
     def interrupt(done: int) -> None:
-        assert out.with_name("r.html.unfinished").exists()
+        assert len(list(tmp_path.glob("r.html.*.unfinished"))) == 1
         if done == 1:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         write_report(showings, out, overwrite=True, observer=interrupt)
     assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"r.html": "old"}
-    out.with_name("r.html.unfinished").write_text("left by a kill")
+    out.with_name("r.html.0.unfinished").write_text("of another that is at work")
     write_report(showings, out, overwrite=True)
-    assert [file.name for file in tmp_path.iterdir()] == ["r.html"]
+    assert {file.name for file in tmp_path.iterdir()} == {"r.html", "r.html.0.unfinished"}
+    assert out.with_name("r.html.0.unfinished").read_text() == "of another that is at work"
     assert len(read_page(out.read_text(encoding="utf-8"))["traces"]) == 1
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_a_full_disk_leaves_what_stood(tmp_path: Path) -> None:
+def test_a_full_disk_leaves_what_stood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "r.html"
-    out.write_text("old")
-    out.with_name("r.html.unfinished").symlink_to("/dev/full")
+    open_file = Path.open
+    monkeypatch.setattr(Path, "open", lambda _, *__, **___: open_file(Path("/dev/full"), "wb", buffering=0))
     with pytest.raises(UserError, match=r"r.html can't be written \(No space left on device\); choose another folder"):
         write_whole(out, [b"new"])
-    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"r.html": "old"}
+    monkeypatch.undo()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_takes_its_name_in_one_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +173,9 @@ def test_a_file_takes_its_name_in_one_move(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(Path, "replace", move)
     with pytest.raises(UserError, match=r"r.html can't be written \(Read-only file system\)"):
         write_whole(out, [b"ne", b"w"])
-    assert moved == [("r.html.unfinished", out, "new", "old")]
+    [(name, *others)] = moved
+    assert name.startswith("r.html.") and name.endswith(".unfinished")
+    assert others == [out, "new", "old"]
     assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"r.html": "old"}
 
 

@@ -92,9 +92,10 @@ export class LayerMap {
   }
 
   drawing(): SVGSVGElement {
-    const copy = standalone(this.root, this.data!.colours.paper);
+    const { colours } = this.data!;
+    const copy = standalone(this.root, colours.paper);
     const [width, height] = this.size;
-    copy.children[0].after(pixels(this.cells, MARGIN.left, MARGIN.top, width, height));
+    copy.children[0].after(...pixels(this.cells, { x: MARGIN.left, y: MARGIN.top, width, height }, colours));
     return copy;
   }
 

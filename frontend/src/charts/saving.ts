@@ -1,6 +1,7 @@
 // Saves a chart as it is on the page. Every chart gives one SVG; a PNG is that SVG, painted at twice its size.
 
 import { svg } from "../page/element";
+import type { ThemeColours } from "./theme_colours";
 
 export const FORMATS = ["png", "svg"] as const;
 export type Format = (typeof FORMATS)[number];
@@ -39,18 +40,21 @@ export function standalone(original: SVGSVGElement, background: string): SVGSVGE
   return copy;
 }
 
-/** A painted map as a picture inside an SVG. */
-export function pixels(
-  canvas: HTMLCanvasElement,
-  x: number,
-  y: number,
-  width: number,
-  height: number,
-): SVGImageElement {
-  const place = { x, y, width, height, preserveAspectRatio: "none", href: canvas.toDataURL("image/png") };
-  const image = svg("image", place);
+export interface Place {
+  x: number;
+  y: number;
+  width: number;
+  height: number;
+}
+
+/** A painted map as a picture inside an SVG, over the hatching that shows where it has no cell. */
+export function pixels(canvas: HTMLCanvasElement, place: Place, { absent, paper }: ThemeColours): SVGElement[] {
+  const tile = { id: "absent", width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(-45)" };
+  const stripes = svg("pattern", tile, svg("path", { d: "M0 0H3V6H0Z", fill: absent }));
+  const image = svg("image", { ...place, preserveAspectRatio: "none", href: canvas.toDataURL("image/png") });
   image.style.setProperty("image-rendering", "pixelated");
-  return image;
+  const ground = [paper, "url(#absent)"].map((fill) => svg("rect", { ...place, fill }));
+  return [svg("defs", {}, stripes), ...ground, image];
 }
 
 function inline(from: Element, to: Element): void {

@@ -81,7 +81,7 @@ export class StepChart {
   private vertical(data: ChartData): ReturnType<typeof scaleLinear<number, number>> {
     const bottom = this.height - MARGIN.bottom;
     if (data.positions !== undefined) return scaleLinear([-0.5, data.positions - 0.5], [MARGIN.top, bottom]);
-    const most = Math.max(...data.series.map((series) => highest(series.values, 0)), 1e-9);
-    return scaleLinear([0, most], [bottom, MARGIN.top]).nice(4);
+    const most = Math.max(...data.series.map((series) => highest(series.values, 0)), 0);
+    return scaleLinear([0, most > 0 ? most : 1], [bottom, MARGIN.top]).nice(4);
   }
 }

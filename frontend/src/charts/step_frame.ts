@@ -9,11 +9,16 @@ import { short } from "../page/numbers";
 
 export const MARGIN = { top: 10, right: 14, bottom: 24, left: 46 };
 
+/** How far a pointer may stray, in pixels, and still be said not to have moved. */
+const STILL = 5;
+
 type Linear = ScaleLinear<number, number>;
 
 export interface StepEvents {
-  /** A step was clicked or dragged to; `y` is in the plot, for charts whose height means something. */
-  pick(step: number, y: number, dragging: boolean): void;
+  /** A step was clicked or dragged to. */
+  pick(step: number): void;
+  /** A click or tap without a movement; `y` is in the plot, for charts whose height means something. */
+  tap?(y: number): void;
   /** The pointer is over a step (null: it left). */
   hover(step: number | null, y: number, event: PointerEvent): void;
 }
@@ -95,15 +100,31 @@ export class StepFrame {
   private listen(events: StepEvents): void {
     const { root } = this;
     const y = (event: PointerEvent): number => event.clientY - root.getBoundingClientRect().top;
+    let press: { x: number; y: number; moved: boolean } | null = null;
     root.addEventListener("pointerdown", (event) => {
-      if (event.button !== 0) return;
+      if (event.button !== 0 || !event.isPrimary) return;
       root.setPointerCapture(event.pointerId);
-      events.pick(this.stepOf(event), y(event), false);
+      press = { x: event.clientX, y: event.clientY, moved: false };
+      // A finger that comes down may be about to scroll.
+      if (event.pointerType !== "touch") events.pick(this.stepOf(event));
     });
     root.addEventListener("pointermove", (event) => {
-      if (root.hasPointerCapture(event.pointerId)) events.pick(this.stepOf(event), y(event), true);
+      if (press && event.isPrimary) {
+        const [right, down] = [event.clientX - press.x, event.clientY - press.y];
+        press.moved ||= Math.hypot(right, down) > STILL;
+        const scrolls = event.pointerType === "touch" && Math.abs(right) <= Math.abs(down);
+        if (press.moved && !scrolls) events.pick(this.stepOf(event));
+      }
       events.hover(this.stepOf(event), y(event), event);
     });
+    root.addEventListener("pointerup", (event) => {
+      if (press && event.isPrimary && !press.moved) {
+        events.pick(this.stepOf(event));
+        events.tap?.(y(event));
+      }
+      press = null;
+    });
+    root.addEventListener("pointercancel", () => (press = null));
     root.addEventListener("pointerleave", (event) => events.hover(null, 0, event));
   }
 }

@@ -71,8 +71,8 @@ export class StepMap {
   drawing(): SVGSVGElement {
     const { data, frame } = this;
     const copy = standalone(frame.root, data!.colours.paper);
-    const image = pixels(this.cells, MARGIN.left, MARGIN.top, frame.innerWidth, frame.innerHeight);
-    copy.children[0].after(image, ...strokePaths(this.strokes));
+    const place = { x: MARGIN.left, y: MARGIN.top, width: frame.innerWidth, height: frame.innerHeight };
+    copy.children[0].after(...pixels(this.cells, place, data!.colours), ...strokePaths(this.strokes));
     return copy;
   }
 

@@ -7,6 +7,8 @@ export interface ThemeColours {
   ink: string;
   soft: string;
   accent: string;
+  /** Of the hatching where nothing is. */
+  absent: string;
   palette: Palette;
 }
 
@@ -18,6 +20,7 @@ export function themeColours(dark: boolean): ThemeColours {
     ink: read("--ink"),
     soft: read("--soft"),
     accent: read("--accent"),
+    absent: read("--absent"),
     palette: palette(dark),
   };
 }

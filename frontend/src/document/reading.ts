@@ -22,7 +22,10 @@ export class Library {
 
   constructor(readonly document: PageDocument) {}
 
-  /** The sample if it is open; else it is opened, and `then` is called when that is done. */
+  /**
+   * The sample if it is open; else it is opened, and `then` is called when that is done. After a failure it is opened anew
+   * when it is asked for again.
+   */
   sample(trace: number, sample: number, then: () => void, failed: (error: Error) => void): Sample | null {
     const key = `${trace}/${sample}`;
     const here = this.ready.get(key);
@@ -30,10 +33,16 @@ export class Library {
     if (!this.opened.has(key)) {
       const opening = openSample(this.document.traces[trace].samples[sample]);
       this.opened.set(key, opening);
-      opening.then((open) => {
-        this.ready.set(key, open);
-        then();
-      }, failed);
+      opening.then(
+        (open) => {
+          this.ready.set(key, open);
+          then();
+        },
+        (error: Error) => {
+          this.opened.delete(key);
+          failed(error);
+        },
+      );
     }
     return null;
   }

@@ -71,9 +71,17 @@ export class FetchedBytes implements StepBytes {
   }
 }
 
+/** The server's own line; without one, the number of its answer. */
+async function refusal(response: Response): Promise<string> {
+  const plain = response.headers.get("Content-Type")?.startsWith("text/plain");
+  const line = plain ? (await response.text()).trim() : "";
+  return line || `the server answered ${response.status}`;
+}
+
 export async function fetchBytes(url: string): Promise<Uint8Array<ArrayBuffer>> {
-  const response = await fetch(new URL(url, document.baseURI));
-  if (!response.ok) throw new Error(`${url} could not be read: the server answered ${response.status}`);
+  const response = await fetch(new URL(url, document.baseURI)).catch(() => null);
+  if (!response) throw new Error(`${url} could not be read: the server does not answer`);
+  if (!response.ok) throw new Error(`${url} could not be read: ${await refusal(response)}`);
   return gunzip(new Uint8Array(await response.arrayBuffer()));
 }
 

@@ -1,14 +1,14 @@
 // Everything the charts of a pane need over all steps, worked out anew only when something it depends on changed.
 
+import { ALL } from "../sinks/groups";
 import type { SinkRule } from "../sinks/rule";
 import { type Scale, fullScore } from "../sinks/scales";
 import type { Model, Overview } from "./model";
 import { cutLine, highest, scores, shownSinks, topTrack } from "./profile";
 import { type Selection, chosenRows, selectionKey } from "./selection";
 
+/** Never changed: another one takes its place whenever anything in it did. */
 export interface Derived {
-  /** Changes whenever anything in here did. */
-  version: number;
   selection: Selection;
   rule: SinkRule | null;
   scale: Scale;
@@ -26,6 +26,11 @@ export interface Derived {
   /** Score of a fair share, with as many keys as there are at most. */
   fair: number;
   complete: boolean;
+}
+
+/** Whether keys are there at a step, but the chosen group has no query that could pay attention to them. */
+export function nobodyAsks({ selection, keys }: Derived, step: number): boolean {
+  return selection.group !== ALL && keys[step] === 0;
 }
 
 /** While a sweep is under way the charts follow at this pace. */
@@ -77,7 +82,6 @@ export class Deriver {
     const most = Math.max(1, highest(keys, 1));
     const all = scores(mean, keys, scale);
     return {
-      version: (this.latest?.version ?? 0) + 1,
       selection,
       rule,
       scale,

@@ -122,7 +122,11 @@ export class Model {
         this.sweep = null;
         this.changed();
       },
-      failed: this.failed,
+      failed: (error) => {
+        // Begun anew when it is asked for again.
+        this.sweep = null;
+        this.failed(error);
+      },
     });
     this.sweep = { key, job };
   }

@@ -9,6 +9,7 @@ import { type PaneState, Store, freshPane } from "../state/state";
 import type { Context } from "./context";
 import { closeOnBackdrop, openKeys, openProvenance } from "./drawers";
 import { find, setText } from "./element";
+import type { Failure } from "./failure";
 import { listenToKeys } from "./keys";
 import { Legend } from "./legend";
 import { Live } from "./live";
@@ -34,11 +35,11 @@ export class App {
 
   constructor(
     private readonly library: Library,
-    failed: (error: Error) => void,
+    failure: Failure,
   ) {
     this.store = new Store(fromHash(location.hash, library.document));
     const redraw = (): void => this.schedule();
-    this.context = { library, store: this.store, tip: new Tip(), live: new Live(), redraw, failed };
+    this.context = { library, store: this.store, tip: new Tip(), live: new Live(), redraw, failure };
     this.transport = new Transport(this.store);
     this.ruleBar = new RuleBar(this.store);
     this.store.subscribe(redraw);

@@ -2,6 +2,7 @@
 
 import type { Library } from "../document/reading";
 import type { Store } from "../state/state";
+import type { Failure } from "./failure";
 import type { Live } from "./live";
 import type { Tip } from "./tip";
 
@@ -12,5 +13,5 @@ export interface Context {
   live: Live;
   /** Asks for a redraw at the next frame. */
   redraw(): void;
-  failed(error: Error): void;
+  failure: Failure;
 }

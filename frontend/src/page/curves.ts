@@ -2,8 +2,9 @@
 
 import type { ChartData } from "../charts/step_chart";
 import type { Sample } from "../document/sample";
-import type { Derived } from "../measure/derived";
+import { type Derived, nobodyAsks } from "../measure/derived";
 import { highest, positionScores } from "../measure/profile";
+import { NOBODY } from "./details";
 import { short } from "./numbers";
 import { trackSummary } from "./summaries";
 
@@ -22,7 +23,8 @@ export function trackCurves(sample: Sample, derived: Derived): Curves {
   const across = prompt_length > 0 && prompt_length < positions ? [prompt_length - 0.5] : [];
   const lines = (step: number): string[] => {
     const top = derived.top[step];
-    if (top < 0) return [`step ${step}`, "no key"];
+    if (nobodyAsks(derived, step)) return [`step ${step}`, NOBODY];
+    if (top < 0) return [`step ${step}`, derived.overview.mean.done[step] ? "no key" : "reading …"];
     return [`step ${step}`, `strongest at position ${top}`, `score ${short(derived.scores[step * positions + top])}`];
   };
   const series = [{ values, style: "line-0", dots: true }];
@@ -40,8 +42,10 @@ export function countCurves(sample: Sample, derived: Derived): Curves {
   const per = (at: number): number => (derived.keys[at] > 0 && counts ? counts.sinks[at] / derived.rows : NaN);
   const values = Float64Array.from({ length: steps }, (_, at) => per(at));
   const most = counts ? `at most ${short(highest(values, 0))}` : "the rule cannot fire";
-  const lines = (step: number): string[] =>
-    counts ? [`step ${step}`, `${short(counts.sinks[step])} sinks in ${derived.rows} maps`] : [`step ${step}`];
+  const lines = (step: number): string[] => {
+    if (nobodyAsks(derived, step)) return [`step ${step}`, NOBODY];
+    return counts ? [`step ${step}`, `${short(counts.sinks[step])} sinks in ${derived.rows} maps`] : [`step ${step}`];
+  };
   return {
     data: { steps, series: [{ values, style: "line-0" }], yLabel: "sinks" },
     label: `Sinks in a map by step: ${most}.`,

@@ -1,7 +1,7 @@
 // The numbers about one token at one step, in words.
 
 import type { Sample } from "../document/sample";
-import type { Derived } from "../measure/derived";
+import { type Derived, nobodyAsks } from "../measure/derived";
 import { fullScore } from "../sinks/scales";
 import { quoted } from "./glyphs";
 import type { Lexicon } from "./lexicon";
@@ -16,6 +16,8 @@ export function tokenAt(sample: Sample, step: number, position: number): number 
   return sample.canvas?.[step * sample.spec.positions + position] ?? sample.spec.final_sequence[position] ?? -1;
 }
 
+export const NOBODY = "no query of this group at this step";
+
 /** Lines for the tip; joined they make a sentence for the live line. */
 export function details(sample: Sample, lexicon: Lexicon, derived: Derived, step: number, position: number): string[] {
   const at = step * sample.spec.positions + position;
@@ -23,6 +25,7 @@ export function details(sample: Sample, lexicon: Lexicon, derived: Derived, step
   const token = tokenAt(sample, step, position);
   const id = sample.spec.tokens !== null && token >= 0 ? ` (id ${token})` : "";
   const lines = [`${position}: ${tokenName(lexicon, token)}${id}`];
+  if (nobodyAsks(derived, step)) return [...lines, NOBODY];
   if (Number.isNaN(score))
     return [...lines, derived.overview.mean.done[step] ? "no such key at this step" : "reading …"];
   const share = score / fullScore(derived.scale, derived.keys[step]);

@@ -3,7 +3,7 @@
 import type { LogEncoding, SampleSpec, TraceSpec } from "../document/types";
 import { el, find } from "./element";
 import { KEYS } from "./keys";
-import { percent } from "./numbers";
+import { smallPercent } from "./numbers";
 
 type Entry = [string, string];
 
@@ -37,7 +37,8 @@ function sampleEntries(sample: SampleSpec): Entry[] {
 }
 
 function rounding({ worst_relative_error, low }: LogEncoding): string {
-  return `every amount within ${percent(worst_relative_error)} of the recorded one; less than ${percent(low)} of attention counts as that much`;
+  const within = `every amount within ${smallPercent(worst_relative_error)} of the recorded one`;
+  return `${within}; less than ${smallPercent(low)} of attention counts as that much`;
 }
 
 function provenance(trace: TraceSpec): HTMLElement[] {

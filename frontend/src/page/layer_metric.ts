@@ -42,7 +42,7 @@ export function metricValues(metric: Metric, view: LayerView, rows: StepRows): F
 
 /** Shades that stay the same from step to step, or the map would flicker as the steps go by. */
 export class MetricShades {
-  private subject = "";
+  private subject: unknown[] = [];
   private most = 0;
 
   of(metric: Metric, view: LayerView, values: Float64Array): Shades {
@@ -52,8 +52,9 @@ export class MetricShades {
       return shades(view.shading, high * fullScore(derived.scale, highest(derived.keys, 1)), derived.fair);
     }
     // Of counts the most is known only from the steps that were seen.
-    const subject = [model.sample.spec.id, metric, selectionKey(derived.selection), derived.rule?.describe()].join();
-    this.most = Math.max(subject === this.subject ? this.most : 0, highest(values, 0));
+    const subject = [model, metric, selectionKey(derived.selection), derived.rule?.describe()];
+    const same = subject.every((part, index) => part === this.subject[index]);
+    this.most = Math.max(same ? this.most : 0, highest(values, 0));
     this.subject = subject;
     return shades("linear", this.most, 1);
   }

@@ -63,8 +63,12 @@ export class LayerPanel {
     const key = [model, selectionKey(selection), rule?.describe(), scale, step, metric, pin, shading, colours];
     if (key.every((part, index) => part === this.drawn[index])) return;
     const rows = model.rows(selection.group, step);
-    if (!rows) return;
+    if (!rows) {
+      if (model !== this.drawn[0]) this.clear();
+      return;
+    }
     this.drawn = key;
+    this.card.plot.style.visibility = "";
     this.spec = model.sample.spec;
     const offered = offeredMetrics(view);
     this.shown = offered.includes(metric) ? metric : "strongest";
@@ -85,6 +89,14 @@ export class LayerPanel {
       head: heads.length > 0 ? selection.head : null,
     });
     this.describe(step);
+  }
+
+  /** Nothing of another sample stays in view while this one's step is not there. */
+  private clear(): void {
+    this.drawn = [];
+    this.spec = null;
+    this.card.plot.style.visibility = "hidden";
+    setText(this.card.note, "reading …");
   }
 
   private describe(step: number): void {

@@ -21,10 +21,8 @@ export class MapPanel {
       void save(this.map.drawing(), events.named("map"), format);
     });
     this.map = new StepMap(this.card.plot, "", {
-      pick: (step, y, dragging) => {
-        events.step(step);
-        if (!dragging) events.pin(this.map.positionAt(y));
-      },
+      pick: (step) => events.step(step),
+      tap: (y) => events.pin(this.map.positionAt(y)),
       hover: (step, y, event) => events.cell(step, this.map.positionAt(y), event.clientX, event.clientY),
     });
     onWidth(this.card.plot, (width) => {

@@ -13,6 +13,11 @@ export function short(value: number): string {
 export function percent(share: number): string {
   if (Number.isNaN(share)) return "–";
   if (share > 0 && share < 0.001) return "< 0.1 %";
+  return smallPercent(share);
+}
+
+/** However small it is. */
+export function smallPercent(share: number): string {
   return `${Number((100 * share).toPrecision(3))} %`;
 }
 

@@ -27,11 +27,16 @@ export class Opening {
   of(pane: PaneState): Opened | null {
     const key = `${pane.trace}/${pane.sample}`;
     if (this.opened?.key === key) return this.opened;
-    const { library, redraw, failed } = this.context;
-    const sample = library.sample(pane.trace, pane.sample, redraw, failed);
+    const { library, redraw, failure } = this.context;
+    const read = (): void => {
+      failure.clear();
+      redraw();
+    };
+    const failed = (error: Error): void => failure.tell(error);
+    const sample = library.sample(pane.trace, pane.sample, read, failed);
     if (!sample) return null;
     this.opened?.model.stop();
-    const model = new Model(sample, redraw, failed);
+    const model = new Model(sample, read, failed);
     this.opened = { key, model, lexicon: new Lexicon(sample.spec), deriver: new Deriver(model) };
     return this.opened;
   }

@@ -41,8 +41,8 @@ export class Pane {
   private readonly pointing: Pointing;
   private opened: Opened | null = null;
   private paper = "white";
-  /** Version of what the tables show. */
-  private tabled = "";
+  /** What the tables show. */
+  private tabled: Derived | null = null;
   private step = 0;
 
   constructor(index: number, context: Context) {
@@ -79,7 +79,7 @@ export class Pane {
     this.opened = this.opening.of(pane);
     this.derived = null;
     this.refusal = null;
-    this.root.classList.toggle("waiting", this.opened === null);
+    this.root.classList.toggle("waiting", this.opened === null || spec.steps === 0);
     setText(this.status, statusText(spec, state.step, this.opened === null));
     if (!this.opened || spec.steps === 0) return;
     const selection = pickedSelection(pane, spec);
@@ -101,9 +101,8 @@ export class Pane {
     const pin = pins.length > 0 ? pins[pins.length - 1] : null;
     this.layers.show({ model, derived, step, metric: state.metric, pin, shading: state.shading, colours });
     this.statistics.show(derived, step);
-    const version = `${opened.key} ${derived.version}`;
-    if (this.tabled !== version) this.tables.show(sample, lexicon, derived);
-    this.tabled = version;
+    if (this.tabled !== derived) this.tables.show(sample, lexicon, derived);
+    this.tabled = derived;
     this.pointing.follow(subject);
   }
 

@@ -16,7 +16,7 @@ export class PaneCharts {
   private readonly counts: LinePanel;
   private readonly pinned: LinePanel;
   private readonly pins: Pins;
-  private key = "";
+  private drawn: unknown[] = [];
 
   constructor(events: ChartEvents, unpin: (position: number) => void) {
     this.map = new MapPanel(events);
@@ -35,9 +35,8 @@ export class PaneCharts {
   /** Draws what changed; at another step only the lines at the step move. */
   show(subject: Subject, pins: readonly number[], shades: Shades, colours: ThemeColours): void {
     const { sample, lexicon, derived, step } = subject;
-    const settings = [derived.version, pins.join(), shades.kind, shades.low, shades.high, colours.palette.dark];
-    const key = [sample.spec.id, ...settings].join();
-    if (key !== this.key) {
+    const key = [derived, pins.join(), shades.kind, shades.low, shades.high, colours];
+    if (key.some((part, index) => part !== this.drawn[index])) {
       const { scores, sinks } = derived;
       this.map.show({ sample, scores, sinks, pins, shades, colours }, derived);
       this.track.show(trackCurves(sample, derived));
@@ -45,7 +44,7 @@ export class PaneCharts {
       this.pinned.show(pinnedCurves(sample, derived, pins));
       this.pinned.card.root.classList.toggle("empty", pins.length === 0);
     }
-    this.key = key;
+    this.drawn = key;
     for (const panel of [this.map, this.track, this.counts, this.pinned]) panel.moveTo(step);
     this.pins.show(sample, lexicon, derived, pins, step);
   }

@@ -2,7 +2,7 @@
 
 import type { PageDocument, SampleSpec } from "../document/types";
 import type { Selection } from "../measure/selection";
-import { ALL, offered } from "../sinks/groups";
+import { ALL, offeredIn } from "../sinks/groups";
 import type { PaneState } from "../state/state";
 import { el, setOptions } from "./element";
 
@@ -34,11 +34,11 @@ export class Pickers {
     setOptions(this.head, numbered(spec.head_numbers), String(pane.queries === ALL ? (pane.head ?? MEAN) : MEAN));
     setOptions(
       this.queries,
-      groups(spec).map((name) => [name, name]),
+      offeredIn(spec).map((name) => [name, name]),
       pane.queries,
     );
     this.head.disabled = pane.queries !== ALL;
-    this.queries.disabled = groups(spec).length === 1;
+    this.queries.disabled = offeredIn(spec).length === 1;
   }
 
   private samples(): [string, string][] {
@@ -62,16 +62,11 @@ export class Pickers {
   }
 }
 
-export function groups(spec: SampleSpec): string[] {
-  const recorded = spec.arrays["received_by_group"] && spec.arrays["queries"] ? spec.groups : [];
-  return recorded.length > 0 ? offered(recorded) : [ALL];
-}
-
 /** What a pane's numbers and names come to in its sample; what the sample lacks is left at the mean, or all. */
 export function pickedSelection({ layer, head, queries }: PaneState, spec: SampleSpec): Selection {
   const index = (label: number | null, labels: number[]): number | null =>
     label === null || !labels.includes(label) ? null : labels.indexOf(label);
-  const group = groups(spec).includes(queries) ? queries : ALL;
+  const group = offeredIn(spec).includes(queries) ? queries : ALL;
   const heads = group === ALL ? index(head, spec.head_numbers) : null;
   return { group, layer: index(layer, spec.layer_numbers), head: heads };
 }

@@ -55,8 +55,9 @@ export class RuleBar {
     if (this.number.value === "" ? !Number.isNaN(value) : Number(this.number.value) !== value) {
       this.number.value = Number.isNaN(value) ? "" : String(value);
     }
-    this.refusal.hidden = refusal === null;
-    setText(this.refusal, refusal ?? "");
+    const told = Number.isNaN(value) ? `type a number for ${kind.parameter}` : refusal;
+    this.refusal.hidden = told === null;
+    setText(this.refusal, told ?? "");
   }
 
   private set(text: string): void {

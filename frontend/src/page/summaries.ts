@@ -1,14 +1,16 @@
 // Charts in words, for those who do not see them.
 
 import type { Sample } from "../document/sample";
-import type { Derived } from "../measure/derived";
-import { details } from "./details";
+import { type Derived, nobodyAsks } from "../measure/derived";
+import { ALL } from "../sinks/groups";
+import { NOBODY, details } from "./details";
 import { counted, short } from "./numbers";
 import type { Subject } from "./pointing";
 
 /** The step in view: how many sinks, and the first of them. */
 export function stepSentence({ sample, lexicon, derived, step }: Subject): string {
   const { positions } = sample.spec;
+  if (nobodyAsks(derived, step)) return NOBODY;
   const sinks = derived.sinks.subarray(step * positions, (step + 1) * positions);
   const count = sinks.reduce((sum, mark) => sum + mark, 0);
   if (count === 0) return "no sinks in what is shown";
@@ -34,12 +36,24 @@ export function mapMarks(sample: Sample, derived: Derived): string {
   const { prompt_length, positions, bidirectional } = sample.spec;
   const marks = [];
   if (derived.sinks.includes(1)) marks.push("Rings: sinks");
+  else if (onlyInRows(derived)) {
+    marks.push(`sinks: none in the mean; pick a layer${derived.selection.group === ALL ? " and head" : ""}`);
+  }
   if (sample.committedAt.some((step) => step >= 0)) marks.push("ticks: tokens are committed");
   if (bidirectional && sample.blockStart) marks.push("dashes: the current block");
   if (prompt_length > 0 && prompt_length < positions) marks.push("line: end of the prompt");
-  if (derived.scores.some(Number.isNaN)) marks.push("hatched: no such key yet");
+  const empty = derived.scores.map((score, at) =>
+    Number.isNaN(score) ? (nobodyAsks(derived, Math.floor(at / positions)) ? 2 : 1) : 0,
+  );
+  if (empty.includes(1)) marks.push("hatched: no such key yet");
+  if (empty.includes(2)) marks.push("hatched: no query of this group");
   const text = marks.join(" · ");
   return text.charAt(0).toUpperCase() + text.slice(1);
+}
+
+/** Sinks that are lost where the rows are averaged. */
+function onlyInRows({ complete, rows, overview }: Derived): boolean {
+  return complete && rows > 1 && overview.counts !== null && overview.counts.sinks.some((count) => count > 0);
 }
 
 export function trackSummary(sample: Sample, derived: Derived): string {

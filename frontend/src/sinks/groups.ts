@@ -1,5 +1,7 @@
 // Groups of queries: the recorded atoms part a pass's queries, unions are their means weighted by their sizes.
 
+import type { SampleSpec } from "../document/types";
+
 export const ATOMS = ["prompt", "committed", "block-committed", "block-masked", "later"] as const;
 export const ALL = "all";
 
@@ -13,6 +15,12 @@ const UNIONS: Record<string, readonly string[]> = {
 export function offered(recorded: readonly string[]): string[] {
   const unions = Object.keys(UNIONS).filter((union) => UNIONS[union].some((atom) => recorded.includes(atom)));
   return [ALL, ...unions, ...recorded];
+}
+
+/** Groups that can be asked for in a sample. */
+export function offeredIn({ arrays, groups }: SampleSpec): string[] {
+  const recorded = arrays["received_by_group"] && arrays["queries"] ? groups : [];
+  return recorded.length > 0 ? offered(recorded) : [ALL];
 }
 
 /** Indices, among the recorded atoms, of those that make up a group. */

@@ -1,7 +1,7 @@
 // The state in the address, after the "#": a link shows the same view. What is at its default is left out.
 
 import { METRICS, type Metric } from "../measure/layer_heads";
-import { ALL } from "../sinks/groups";
+import { ALL, offeredIn } from "../sinks/groups";
 import { RULES, ruleKind } from "../sinks/registry";
 import { SCALES, type Scale } from "../sinks/scales";
 import type { PageDocument } from "../document/types";
@@ -70,7 +70,7 @@ function readPane(words: URLSearchParams, suffix: string, document: PageDocument
     sample,
     layer: known(number("layer"), spec.layer_numbers),
     head: known(number("head"), spec.head_numbers),
-    queries: words.get(`queries${suffix}`) ?? ALL,
+    queries: oneOf(words.get(`queries${suffix}`), offeredIn(spec), ALL),
     pins: [...new Set(pins)].filter((pin): pin is number => pin !== null && pin < spec.positions).slice(-MOST_PINS),
   };
 }

@@ -12,6 +12,7 @@ from sinkscope.cli.options import Json
 from sinkscope.errors import UserError
 from sinkscope.sinks import GROUPS, RULES, TABLES, SinkReport, make_rule, summarise, table_rows
 from sinkscope.trace import Trace, open_trace
+from sinkscope.trace.reading import reading_values
 
 SHOWN = ("overview", "layers", "tokens", "classes", "motion")
 """Tables that are printed when none is named."""
@@ -48,7 +49,8 @@ def _sinks(
     if "all" in names:
         names = list(TABLES)
     trace = open_trace(trace_path)
-    report = summarise(_chosen(trace, sample), made, group, tables=names)
+    with reading_values(trace.path):
+        report = summarise(_chosen(trace, sample), made, group, tables=names)
     masking = trace.attrs.get("intervention")
     if as_json:
         masked = {} if masking is None else {"intervention": masking}

@@ -2,7 +2,12 @@
 
 import os
 import sys
+import tempfile
 import webbrowser
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from html import escape
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -44,12 +49,37 @@ def _view(
     live = Live(lambda: look()[0], template, title)
     with PageServer(live, template, port) as server:
         _tell(server.url, notes, as_json)
-        if browser and _has_screen():
-            webbrowser.open(server.url)
+        opening = _opened(server.url) if browser and _has_screen() else nullcontext()
         try:
-            server.serve_forever()
+            with opening:
+                server.serve_forever()
         except KeyboardInterrupt:
             typer.echo("stopped", err=True)
+
+
+@contextmanager
+def _opened(url: str) -> Iterator[None]:
+    """The page in a browser. Every user of the machine can read a browser's command line, so that names a file, which
+    only this user can read and which leads on to the address."""
+    try:
+        handle, name = tempfile.mkstemp(prefix="sinkscope-", suffix=".html")
+    except OSError as error:
+        typer.echo(f"note: no browser was opened, a temporary file can't be made ({error.strerror})", err=True)
+        yield
+        return
+    file = Path(name)
+    try:
+        os.close(handle)
+        file.write_text(
+            f'<!doctype html><meta http-equiv="refresh" content="0; url={escape(url)}">'
+            f'<title>sinkscope</title><a href="{escape(url)}">the page</a>\n',
+            encoding="utf-8",
+        )
+        webbrowser.open(file.as_uri())
+        yield
+    finally:
+        with suppress(OSError):
+            file.unlink()
 
 
 def _has_screen() -> bool:

@@ -1,12 +1,17 @@
 """Where reports are written: checked before any work, and each file whole or not at all.
 
-A file grows as `NAME.unfinished` and takes its name when it is whole: an older file of that name stays as it is until
-then, whatever happens. What a kill leaves behind is only ever called `NAME.unfinished`, and the next writing takes it.
+A file grows as `NAME.(random).unfinished` beside its place and takes its name when it is whole: an older file of that
+name stays as it is until then, whatever happens. Each writing has an unfinished file of its own, so of two that write
+to one name the later one wins, whole. A link is followed: the file that it leads to is replaced, and keeps its mode.
+
+Where it misleads: what a kill leaves behind is never taken up again; remove `*.unfinished` by hand.
 """
 
 import os
+import secrets
+import stat
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sinkscope.errors import UserError
@@ -14,20 +19,22 @@ from sinkscope.errors import UserError
 
 def require_folder(folder: Path, purpose: str) -> None:
     """Raise `UserError` where it is clear beforehand that nothing can be written there; `purpose`: "the figures"."""
-    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    nearest = next(path for path in (folder, *folder.absolute().parents) if _mode(path) is not None)
     if not nearest.is_dir():
         raise UserError(f"{nearest} is a file: name a folder for {purpose}")
-    if not os.access(nearest, os.W_OK):
+    if not os.access(nearest, os.W_OK | os.X_OK):
         raise UserError(f"{nearest} can't be written: name another folder for {purpose}")
 
 
 def require_place(file: Path, purpose: str, *, overwrite: bool) -> None:
     """Raise `UserError` where a file can't be written, or stands already and is not to be replaced."""
-    if file.is_dir():
+    mode = _mode(file)
+    if mode is not None and stat.S_ISDIR(mode):
         raise UserError(f"{file} is a folder: name a file for {purpose}")
-    if file.exists() and not overwrite:
+    target, _ = _target(file)
+    if mode is not None and not overwrite:
         raise UserError(f"{file} exists already: replace it (--overwrite) or name another file")
-    require_folder(file.parent, purpose)
+    require_folder(target.parent if file.is_symlink() else file.parent, purpose)
 
 
 def make_folder(folder: Path) -> None:
@@ -41,13 +48,18 @@ def make_folder(folder: Path) -> None:
 def write_whole(file: Path, parts: Iterable[bytes]) -> int:
     """Write the parts into a file, which is there whole or not at all; returns its size.
 
-    Raises `UserError` where the disk does not take it; whatever making a part raises is passed on.
+    Raises `UserError` where the disk does not take it or something stands there that is no file; whatever making a
+    part raises is passed on.
     """
-    unfinished = file.with_name(f"{file.name}.unfinished")
+    target, mode = _target(file)
+    unfinished = target.with_name(f"{target.name[:40]}.{secrets.token_hex(4)}.unfinished")
+    with _refusing(file):
+        stream = unfinished.open("xb", buffering=0)
     try:
-        with _refusing(file):
-            stream = unfinished.open("wb", buffering=0)
         with stream:
+            if mode is not None:
+                with _refusing(file):
+                    unfinished.chmod(stat.S_IMODE(mode))
             size = 0
             for part in parts:
                 with _refusing(file):
@@ -56,10 +68,31 @@ def write_whole(file: Path, parts: Iterable[bytes]) -> int:
                         rest = rest[stream.write(rest) :]
                 size += len(part)
         with _refusing(file):
-            unfinished.replace(file)
-    finally:
-        unfinished.unlink(missing_ok=True)
+            unfinished.replace(target)
+    except BaseException:
+        with suppress(OSError):  # what went wrong before matters more
+            unfinished.unlink()
+        raise
     return size
+
+
+def _target(file: Path) -> tuple[Path, int | None]:
+    """The file that is to be written, links followed, and its mode, None where it is yet to be made."""
+    mode = _mode(file)
+    target = Path(os.path.realpath(file)) if file.is_symlink() else file
+    if not (mode is None or stat.S_ISREG(mode)):
+        raise UserError(f"{file} is no regular file, it can't be replaced: name another file")
+    return target, mode
+
+
+def _mode(path: Path) -> int | None:
+    """What stands at a path, links followed, or None for nothing. Raises `UserError` where that can't be found out."""
+    try:
+        return path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise UserError(f"{path} can't be written ({error.strerror}): choose another name or folder") from error
 
 
 @contextmanager

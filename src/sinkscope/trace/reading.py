@@ -12,6 +12,7 @@ Of an unfinished sample, what was opened lazily goes stale if the writer starts 
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,22 @@ def _open(folder: Path) -> xarray.Dataset:
         dataset: xarray.Dataset = xarray.open_zarr(folder, consolidated=True, chunks=None)
     except FileNotFoundError as error:
         raise UserError(f"the sample {folder} is gone: its trace is being rewritten, open it again") from error
+    except (OSError, RuntimeError, ValueError) as error:
+        raise UserError(f"the sample {folder} is damaged or can't be read ({_reason(error)})") from error
     return dataset
+
+
+@contextmanager
+def reading_values(path: Path) -> Iterator[None]:
+    """Turn values of the trace at `path` that can't be read, or are damaged, into one line."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        raise UserError(f"the trace {path} is damaged or can't be read ({_reason(error)}): record it again") from error
+
+
+def _reason(error: Exception) -> object:
+    return (error.strerror or error) if isinstance(error, OSError) else error
 
 
 def open_trace(path: str | Path) -> Trace:

@@ -24,6 +24,7 @@ from sinkscope.report.page.selecting import Showing
 from sinkscope.sinks.blocks import step_slices
 from sinkscope.sinks.lexicon import Lexicon, model_attributes
 from sinkscope.sinks.tables.json_ready import plain
+from sinkscope.trace.reading import reading_values
 
 VERSION = 1
 ATTENTION: Mapping[str, tuple[str, ...]] = {
@@ -75,13 +76,15 @@ Place = tuple[int, int]
 
 
 def document_text(title: str, showings: Sequence[Showing], attention: Callable[[Place], Attention]) -> Iterator[str]:
-    """The document in parts, at least one for each sample."""
+    """The document in parts, at least one for each sample. Raises `UserError` for values that can't be read."""
     yield f'{{"version":{VERSION},"title":{json_text(title)},"traces":['
     for number, showing in enumerate(showings):
         name, provenance = json_text(showing.label), json_text(dict(showing.trace.attrs))
         yield f'{"," if number else ""}{{"name":{name},"provenance":{provenance},"samples":['
         for place, (index, sample) in enumerate(showing.samples()):
-            entry = json_text(sample_entry(sample, attention((number, index))))
+            asked = attention((number, index))
+            with reading_values(showing.trace.path):
+                entry = json_text(sample_entry(sample, asked))
             yield f",{entry}" if place else entry
         yield "]}"
     yield "]}"

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
+from sinkscope.errors import UserError
 from sinkscope.report.page.document import carried, document_text
 from sinkscope.report.page.selecting import choose, default_title
 from sinkscope.report.page.template import read_template
@@ -58,15 +59,26 @@ def show(
     samples, layers, heads: what is shown of each trace, all without any. title: of the page, without one the models.
     height: of the frame, in pixels.
 
-    Raises `UserError` for a trace that can't be read or holds no step, for samples, layers or heads that it lacks, and
-    where the page would be larger than `most_megabytes` (of a million bytes).
+    Raises `UserError` for what is no trace or folder, for a trace that can't be read or holds no step, for samples,
+    layers or heads that it lacks, and where the page would be larger than `most_megabytes` (of a million bytes).
     """
-    paths = [trace.path if isinstance(trace, Trace) else Path(trace) for trace in traces]
+    paths = [_path(trace) for trace in traces]
     showings, _ = choose(paths, ids=samples, layers=layers, heads=heads)
     title = title or default_title(showings)
     parts = read_template().around(document_text(title, showings, carried))
     html = b"".join(within(parts, most_megabytes, lambda: _too_large(most_megabytes)))
     return Page(html.decode(), title, height)
+
+
+def _path(trace: object) -> Path:
+    if isinstance(trace, Trace):
+        return trace.path
+    if isinstance(trace, str | Path):
+        return Path(trace)
+    raise UserError(
+        f"show takes traces or their folders, one after another, got {type(trace).__name__}: "
+        'show(trace, samples=["0"]) shows one sample, show(first, second) two traces'
+    )
 
 
 def _too_large(most: float) -> str:

@@ -21,8 +21,11 @@ from sinkscope.trace import Trace
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:
-    """What is kept of every sample: all layers, all heads where none are named. Attention by group stays the mean over
-    the heads that it was recorded for."""
+    """What is kept of every sample: all layers, all heads where none are named.
+
+    Attention by group that was recorded as a mean over heads (`by_group="mean"`) stays the mean over all of them; that
+    of every head (`by_group="heads"`) is cut like the rest, and the page shows the mean over the heads kept.
+    """
 
     layers: tuple[int, ...] = ()
     heads: tuple[int, ...] = ()

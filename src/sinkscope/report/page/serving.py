@@ -26,6 +26,7 @@ from sinkscope.report.page.template import Template
 ADDRESS = "127.0.0.1"
 _OWN_NAME = re.compile(r"(127\.0\.0\.1|localhost)(:[0-9]{1,5})?", re.ASCII)
 """What a browser may call this machine; the port may be another one, at the near end of a tunnel."""
+_TEXT = "text/plain; charset=utf-8"
 
 
 class PageServer(ThreadingTCPServer):
@@ -77,9 +78,14 @@ class _Answer(BaseHTTPRequestHandler):
             self._say(HTTPStatus.NOT_FOUND, "not found: the address that `sinkscope view` printed is the only one")
             return
         try:
-            self._give(path[len(root) :])
+            status, kind, body = self._found(path[len(root) :])
         except UserError as error:
-            self._say(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+            status, kind, body = HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, _line(str(error))
+        except (OSError, RuntimeError, ValueError) as error:
+            why = (error.strerror or error) if isinstance(error, OSError) else error
+            line = _line(f"the trace is damaged or can't be read ({why})")
+            status, kind, body = HTTPStatus.INTERNAL_SERVER_ERROR, _TEXT, line
+        self._send(status, kind, body)
 
     def do_HEAD(self) -> None:
         self.do_GET()
@@ -95,18 +101,16 @@ class _Answer(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         """Nobody reads along."""
 
-    def _give(self, name: str) -> None:
+    def _found(self, name: str) -> tuple[HTTPStatus, str, bytes]:
         if not name:
-            self._send(HTTPStatus.OK, "text/html; charset=utf-8", self.server.live.page())
-            return
+            return HTTPStatus.OK, "text/html; charset=utf-8", self.server.live.page()
         step = self.server.live.step(name)
         if step is None:
-            self._say(HTTPStatus.NOT_FOUND, "there is no such step (any more): load the page anew")
-        else:
-            self._send(HTTPStatus.OK, "application/octet-stream", step)
+            return HTTPStatus.NOT_FOUND, _TEXT, _line("there is no such step (any more): load the page anew")
+        return HTTPStatus.OK, "application/octet-stream", step
 
     def _say(self, status: HTTPStatus, line: str) -> None:
-        self._send(status, "text/plain; charset=utf-8", f"{line}\n".encode())
+        self._send(status, _TEXT, _line(line))
 
     def _send(self, status: HTTPStatus, kind: str, body: bytes) -> None:
         self.send_response(status)
@@ -115,6 +119,10 @@ class _Answer(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
+
+
+def _line(text: str) -> bytes:
+    return f"{' '.join(text.split())}\n".encode(errors="backslashreplace")
 
 
 def _answer_headers(template: Template) -> dict[str, str]:
