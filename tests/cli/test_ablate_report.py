@@ -10,7 +10,7 @@ from cli_runs import Command
 from rich.console import Console
 
 from sinkscope.cli import ablate_report, console
-from sinkscope.cli.ablate_progress import grid_progress, time_left
+from sinkscope.cli.grid_progress import grid_progress, time_left
 from sinkscope.evaluation.ablation import COLUMNS, Grid, Outcome, Progress, Row
 from sinkscope.evaluation.ablation.exact_answers import ExactAnswers
 

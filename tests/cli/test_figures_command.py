@@ -84,7 +84,7 @@ def test_mistakes_are_one_line_and_nothing_is_written(sinkscope: Command, trace:
     out = ("--out", tmp_path / "new")
     before = files_under(tmp_path)
     for arguments, message in [
-        ((), "nothing to draw: name traces, --ablation FOLDER or --log FOLDER"),
+        ((), "nothing to draw: name traces, --ablation FOLDER, --compression FOLDER or --log FOLDER"),
         ((trace, "--only", "pie", *out), "unknown figure 'pie': use one of ablation"),
         ((trace, "--format", "gif", *out), "unknown format 'gif': use one of svg, pdf, png"),
         ((trace, "--out", tmp_path / "file"), "is a file: name a folder"),

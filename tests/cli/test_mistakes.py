@@ -326,8 +326,8 @@ def test_an_interrupt_keeps_what_is_finished(fixtures: Path, tmp_path: Path) -> 
     assert child.returncode == 2
     assert printed == ""
     advice = (
-        "what trace, ablate --out and train had finished is kept "
-        "(go on: trace and ablate with --resume, train by the same command)"
+        "what trace, ablate --out, compress --out and train had finished is kept "
+        "(go on: trace, ablate and compress with --resume, train by the same command)"
     )
     assert told == f"sinkscope: interrupted; {advice}\n"
     kept = open_trace(out).complete_ids

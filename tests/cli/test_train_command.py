@@ -68,8 +68,8 @@ def test_a_training_that_was_broken_off_is_gone_on_with(
         broken = sinkscope(*command)
     assert (broken.code, broken.out) == (2, "")
     assert broken.err == (
-        "sinkscope: interrupted; what trace, ablate --out and train had finished is kept "
-        "(go on: trace and ablate with --resume, train by the same command)\n"
+        "sinkscope: interrupted; what trace, ablate --out, compress --out and train had finished is kept "
+        "(go on: trace, ablate and compress with --resume, train by the same command)\n"
     )
     assert (tmp_path / "t" / "twin-ar" / "checkpoint-2").is_dir()
     numbers: list[int] = []

@@ -120,7 +120,7 @@ def test_a_reaction_model_gets_reactions(rxnmapper: Model) -> None:
 
 
 def test_a_model_that_no_packaged_texts_fit_is_refused(rxnmapper: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sinkscope.evaluation.ablation.which_texts._PACKAGED", {"prose": prose})
+    monkeypatch.setattr("sinkscope.evaluation.grids.which_texts._PACKAGED", {"prose": prose})
     with pytest.raises(UserError, match=r"no token for .* of prose"):
         find_measure("infilling-0.3", Examples())(rxnmapper)
 

@@ -139,7 +139,7 @@ def test_the_same_examples_in_every_process() -> None:
     child = subprocess.run(
         [sys.executable, "-c", script], stdout=subprocess.PIPE, env={**os.environ, "PYTHONHASHSEED": "4242"}, check=True
     )
-    ours = [[one.prompt, one.answer] for task in TASKS.values() for one in examples(task, 40, 7)]
+    ours = [[one.prompt, one.answer, one.context] for task in TASKS.values() for one in examples(task, 40, 7)]
     assert json.loads(child.stdout) == ours
 
 

@@ -23,6 +23,8 @@ TRACED = {
 }  # fmt: skip
 NORMED = {"key-norms", "key-norm-heads", "key-norm-steps"}
 """Of traces with key norms."""
+DROPPED = {"compression", "needle"}
+"""Of comparisons of compressed caches."""
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +60,10 @@ def test_all_that_the_inputs_allow_is_made(traces: Path, tmp_path: Path) -> None
     assert made.files == {name: tmp_path / "a" / "b" / f"{name}.svg" for name in sorted(TRACED | {"training"})}
     assert {file.name for file in (tmp_path / "a" / "b").iterdir()} == {f"{name}.svg" for name in made.files}
     assert made.left_out.pop("ablation") == "no ablation was given (--ablation FOLDER)"
-    assert set(made.left_out) == NORMED
-    assert all("no key norms" in why for why in made.left_out.values())
+    assert set(made.left_out) == NORMED | DROPPED
+    assert all("no key norms" in made.left_out[name] for name in NORMED)
+    assert "--compression FOLDER" in made.left_out["compression"]
+    assert "--task needle" in made.left_out["needle"]
     assert seen == sorted(figures.FIGURES)
     assert notes == []
     for file in made.files.values():
@@ -186,7 +190,7 @@ def test_a_new_figure_is_found_by_its_name(tmp_path: Path) -> None:
 
 
 def test_every_figure_is_named_and_explained() -> None:
-    assert set(figures.FIGURES) == TRACED | NORMED | {"ablation", "training"}
+    assert set(figures.FIGURES) == TRACED | NORMED | DROPPED | {"ablation", "training"}
     for name, kind in figures.FIGURES.items():
         assert kind.name == name
         assert kind.about[0].islower() and not kind.about.endswith(".")

@@ -1,14 +1,13 @@
 """`sinkscope ablate`: what it costs to mask sinks, and whether it costs more than masking a control."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from sinkscope.cli.ablate_progress import grid_progress, laying_out
 from sinkscope.cli.ablate_report import print_report, write_report
+from sinkscope.cli.grid_progress import grid_progress, laying_out
+from sinkscope.cli.grid_report import said_what_is_kept
 from sinkscope.cli.groups import takes_groups
 from sinkscope.cli.masking import MaskingOptions
 from sinkscope.cli.options import BatchSize, Device, Dtype, Json, Revision, names, open_model, whole_numbers
@@ -69,7 +68,7 @@ def _ablate(
     )
     examples = Examples(n=n, seed=seed, room=room, texts=texts, batch_size=batch_size)
     find = [find_measure(name, examples) for name in dict.fromkeys(task)]  # before a model is loaded for nothing
-    with _said_what_is_kept(out):
+    with said_what_is_kept(out):
         models = [open_model(name, dtype, device, revision) for name in dict.fromkeys(model_names)]
         with laying_out(as_json, f"laying out {n} examples of each task"):
             measures = [(model, make(model)) for model in models for make in find]
@@ -79,17 +78,6 @@ def _ablate(
     if out is not None:
         write_report(out, rows, notes)
     print_report(rows, notes, as_json)
-
-
-@contextmanager
-def _said_what_is_kept(out: Path | None) -> Iterator[None]:
-    """Ctrl-C ends the command with a line that says what was kept."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        if out is None:
-            raise UserError("interrupted; nothing was kept: --out FOLDER keeps cells as they end") from None
-        raise UserError(f"interrupted; cells that had ended are kept in {out}: go on with --resume") from None
 
 
 def _first(counts: str | None) -> list[SinkRule]:

@@ -1,4 +1,4 @@
-"""`sinkscope figures`: all figures that traces, ablations and trainings allow, as files for a paper."""
+"""`sinkscope figures`: all figures that traces, grids and trainings allow, as files for a paper."""
 
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +16,7 @@ from sinkscope.report.figures import (
     make_figures,
     open_subjects,
     read_ablations,
+    read_compressions,
     read_training,
 )
 from sinkscope.sinks import GROUPS, SinkRule, make_rule
@@ -39,6 +40,10 @@ def _figures(
     ablation: Annotated[
         list[Path] | None, typer.Option(metavar="FOLDER", help="That `sinkscope ablate --out` wrote; may be repeated.")
     ] = None,
+    compression: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FOLDER", help="That `sinkscope compress --out` wrote; may be repeated."),
+    ] = None,
     log: Annotated[
         list[str] | None,
         typer.Option(metavar="FOLDER", help="With a training log, or a packaged twin's name; may be repeated."),
@@ -53,15 +58,16 @@ def _figures(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace figures that exist.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Draw figures of traces, ablations and trainings: what the inputs allow, one file each."""
-    if not (traces or ablation or log):
-        raise UserError("nothing to draw: name traces, --ablation FOLDER or --log FOLDER")
+    """Draw figures of traces, grids and trainings: what the inputs allow, one file each."""
+    if not (traces or ablation or compression or log):
+        raise UserError("nothing to draw: name traces, --ablation FOLDER, --compression FOLDER or --log FOLDER")
     names = check_figures(out, ending=ending, only=only or (), overwrite=overwrite)
     made = _rule(rule, scale, {"epsilon": epsilon, "k": k, "value": value})
     subjects, notes = open_subjects(traces or [], made, group, sample or ())
     inputs = Inputs(
         subjects=subjects,
         ablations=tuple(one for folder in ablation or () for one in read_ablations(folder)),
+        compressions=tuple(one for folder in compression or () for one in read_compressions(folder)),
         trainings=tuple(read_training(folder) for folder in log or ()),
         rule=made,
         scale=scale,

@@ -42,9 +42,23 @@ def options(
 
 def _add_commands() -> None:
     # Imported after the libraries were told to be quiet, which some of them read only once.
-    from sinkscope.cli import ablate, demo, evaluate, figures, generate, info, norms, report, sinks, trace, train, view
+    from sinkscope.cli import (
+        ablate,
+        compress,
+        demo,
+        evaluate,
+        figures,
+        generate,
+        info,
+        norms,
+        report,
+        sinks,
+        trace,
+        train,
+        view,
+    )
 
-    for module in (info, generate, trace, sinks, norms, figures, report, view, evaluate, ablate, train, demo):
+    for module in (info, generate, trace, sinks, norms, figures, report, view, evaluate, ablate, compress, train, demo):
         module.add_to(app)
 
 
@@ -72,8 +86,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         # Writes of zarr that were under way end with the process; asyncio would complain about each of them.
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)
         return _fail(
-            "interrupted; what trace, ablate --out and train had finished is kept "
-            "(go on: trace and ablate with --resume, train by the same command)"
+            "interrupted; what trace, ablate --out, compress --out and train had finished is kept "
+            "(go on: trace, ablate and compress with --resume, train by the same command)"
         )
     except (BrokenPipeError, SystemExit):
         # The reader of our output went away (`| head`); nothing is wrong, and nothing more can be said.

@@ -116,6 +116,14 @@ def whole_numbers(option: str, text: str) -> tuple[int, ...]:
         raise UserError(f"{option} takes whole numbers with commas between them, got {text!r}") from None
 
 
+def numbers(option: str, text: str) -> tuple[float, ...]:
+    """The numbers of "1,0.5,0.25". Raises `UserError` naming the option."""
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise UserError(f"{option} takes numbers with commas between them, got {text!r}") from None
+
+
 def names(option: str, text: str) -> tuple[str, ...]:
     """The names of "random,lowest". Raises `UserError` for an empty one."""
     found = tuple(part.strip() for part in text.split(","))

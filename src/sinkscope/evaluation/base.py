@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 
 from sinkscope.errors import UserError
@@ -19,6 +19,8 @@ class Example:
 
     prompt: str
     answer: str
+    context: str = field(default="", repr=False)
+    """Head of the prompt, up to where the question begins; empty where the question is all there is."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ LEAST_ROOM = 24
 def _held_out(maker: Maker, random: Random, room: int) -> Iterator[Example]:
     while True:
         problem = draw(maker, random, random.randint(min(LEAST_ROOM, room), room), "test")
-        yield Example(prompt_text(problem), problem.questions[0][1])
+        yield Example(prompt_text(problem), problem.questions[0][1], problem.context)
 
 
 def _task(name: str, gen_length: int, summary: str, is_right: Scorer = exact) -> Task:

@@ -119,7 +119,7 @@ def read_whole(model: Model, passages: Sequence[Passage], intervention: MaskSink
     readings = []
     for row, passage in enumerate(passages):
         count = len(passage.scored)
-        likelihoods, best = _scores(logits[row, most - count :], canvas.tokens[row, width - count :])
+        likelihoods, best = token_scores(logits[row, most - count :], canvas.tokens[row, width - count :])
         removed = None if forward.removed is None else forward.removed.row(row)
         readings.append(Reading(log_likelihoods=likelihoods.cpu(), greedy=bool(best.all()), removed=removed))
     return readings
@@ -145,7 +145,7 @@ def read_stepwise(model: Model, passages: Sequence[Passage], intervention: MaskS
         counted = canvas.real[:, fed[0] : fed[1]] & running.unsqueeze(-1)
         asks = torch.where(counted, PROMPT if index == 0 else COMMITTED, NOT_COUNTED)
         logits = forward(tokens, fed, (column - 1, column), asks, cache)[:, 0]
-        likelihoods, best = _scores(logits, wanted[:, index])
+        likelihoods, best = token_scores(logits, wanted[:, index])
         found.append(likelihoods)
         hits.append(best)
         removed = added(removed, None if forward.removed is None else forward.removed.of(running))
@@ -162,7 +162,7 @@ def read_stepwise(model: Model, passages: Sequence[Passage], intervention: MaskS
     ]
 
 
-def _scores(logits: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def token_scores(logits: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-likelihoods of tokens (n,), float64, and which of them are the most likely; logits (n, token)."""
     exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
     likelihoods = exact.log_softmax(-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)

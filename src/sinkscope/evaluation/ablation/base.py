@@ -2,34 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable
+from typing import Any, Protocol
 
-from sinkscope.errors import UserError
-from sinkscope.evaluation.ablation.outcomes import Outcome
-from sinkscope.evaluation.base import ROOM
+from sinkscope.evaluation.grids.outcomes import Outcome
 from sinkscope.families import Model
 from sinkscope.interventions import MaskSinks
 
 Removal = dict[str, float | None]
-Item = TypeVar("Item")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Examples:
-    """Which examples, and how many together.
-
-    n: number of them. seed: of their draw. room: tokens that an example's text may take. texts: where likelihoods and
-        infilling take their texts from, a name of `texts.TEXTS` or a file with one text a line; None leaves it to the
-        model.
-    """
-
-    n: int = 500
-    seed: int = 0
-    room: int = ROOM
-    texts: str | None = None
-    batch_size: int = 64
 
 
 class Measure(Protocol):
@@ -71,21 +51,3 @@ class Measure(Protocol):
 
 MakeMeasure = Callable[[Model], Measure]
 """Checks and lays out a measure for a model. Raises `UserError` where the model can't be measured so."""
-
-
-def check_naming(check: Callable[[Sequence[Item]], None], items: Sequence[Item], name: Callable[[int], str]) -> None:
-    """Check all items together; a `UserError` that comes of one of them names it. name: of an item, by its number."""
-    try:
-        check(items)
-    except UserError as error:
-        guilty = [number for number, item in enumerate(items) if _refusal(check, item) == str(error)]
-        which = f" ({name(guilty[0])})" if 0 < len(guilty) < len(items) else ""
-        raise UserError(f"{error}{which}") from error
-
-
-def _refusal(check: Callable[[Sequence[Item]], None], item: Item) -> str | None:
-    try:
-        check([item])
-    except UserError as error:
-        return str(error)
-    return None

@@ -17,8 +17,8 @@ from typing import Any
 
 from sinkscope.evaluation.ablation.base import Removal
 from sinkscope.evaluation.ablation.grid import PLAIN, SINKS
-from sinkscope.evaluation.ablation.outcomes import Difference, difference
 from sinkscope.evaluation.ablation.rows import Row, same_examples
+from sinkscope.evaluation.grids.outcomes import Difference, difference
 
 _BY_MASS = ("equal-mass",)
 """Controls that are to hold as much attention by the map as the sinks; the others are to be as many."""

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from textwrap import shorten
 from typing import Any
 
 import numpy as np
 
 from sinkscope.decoding.generation import check_prompts
-from sinkscope.evaluation.ablation.base import Removal, check_naming
-from sinkscope.evaluation.ablation.outcomes import Outcome
+from sinkscope.evaluation.ablation.base import Removal
+from sinkscope.evaluation.grids.examples import check_naming, example_name
+from sinkscope.evaluation.grids.outcomes import Outcome
 from sinkscope.evaluation.running import Plan
 from sinkscope.interventions import MaskSinks
-
-_LONGEST = 60
-"""Characters of a prompt in a message."""
 
 
 @dataclass(frozen=True)
@@ -70,5 +67,4 @@ class ExactAnswers:
         }
 
     def _example(self, number: int) -> str:
-        prompt = shorten(self.plan.examples[number].prompt, _LONGEST, placeholder=" ...")
-        return f"example {number}: {prompt!r}"
+        return example_name(number, self.plan.examples[number].prompt)

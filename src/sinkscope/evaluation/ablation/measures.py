@@ -3,11 +3,12 @@
 from functools import partial
 
 from sinkscope.errors import UserError
-from sinkscope.evaluation.ablation.base import Examples, MakeMeasure, Measure
+from sinkscope.evaluation.ablation.base import MakeMeasure, Measure
 from sinkscope.evaluation.ablation.exact_answers import ExactAnswers
 from sinkscope.evaluation.ablation.texts import make_infilling, make_perplexity
-from sinkscope.evaluation.ablation.which_texts import check_texts
 from sinkscope.evaluation.base import Task
+from sinkscope.evaluation.grids.examples import Examples
+from sinkscope.evaluation.grids.which_texts import check_texts
 from sinkscope.evaluation.running import plan_evaluation
 from sinkscope.evaluation.tasks import TASKS, find_task
 from sinkscope.families import Model

@@ -11,15 +11,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from sinkscope.errors import UserError
 from sinkscope.evaluation.ablation.grid import PLAIN, SINKS, Cell, label
 from sinkscope.evaluation.ablation.rows import Row, row_of
+from sinkscope.evaluation.grids.store import CellForm, read_cells
 from sinkscope.interventions import MaskSinks
 from sinkscope.sinks import make_rule
-
-NAME = "cells.jsonl"
-Kept = tuple[dict[str, Any], dict[str, Any]]
-"""Settings of a cell, and what was measured."""
 
 
 def read_rows(folder: Path) -> list[Row]:
@@ -28,14 +24,7 @@ def read_rows(folder: Path) -> list[Row]:
     A cell's draw is counted among those that differ by their seed alone. Raises `UserError` for a folder without cells,
     and for a line that is none.
     """
-    try:
-        content = (folder / NAME).read_bytes()
-    except OSError as error:
-        raise UserError(
-            f"{folder} holds no cells of an ablation ({error.strerror}): name a folder that `sinkscope ablate --out` "
-            "wrote"
-        ) from error
-    kept = parsed(folder / NAME, whole_lines(content))
+    kept = read_cells(folder, FORM)
     seeds: dict[str, set[int]] = {}
     for settings, _ in kept:
         name, seed = _without_seed(settings)
@@ -47,28 +36,7 @@ def read_rows(folder: Path) -> list[Row]:
     return rows
 
 
-def whole_lines(content: bytes) -> bytes:
-    """Without a last line that was cut short."""
-    return content[: content.rfind(b"\n") + 1]
-
-
-def parsed(file: Path, content: bytes) -> list[Kept]:
-    """The cells of these lines. Raises `UserError` for one that is none."""
-    kept = []
-    for number, line in enumerate(content.splitlines(), 1):
-        try:
-            cell = json.loads(line)
-            _row(cell["settings"], cell["measured"], 0)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(
-                f"{file}, line {number} is no cell of an ablation by this version: restore the file, or remove it to "
-                "run all anew"
-            ) from error
-        kept.append((cell["settings"], cell["measured"]))
-    return kept
-
-
-def _row(settings: dict[str, Any], measured: dict[str, Any], draw: int) -> Row:
+def _row(settings: dict[str, Any], measured: dict[str, Any], draw: int = 0) -> Row:
     intervention = _intervention(settings["intervention"])
     if intervention is None:
         cell = Cell(keys="none", masked=PLAIN, draw=0, intervention=None)
@@ -76,6 +44,10 @@ def _row(settings: dict[str, Any], measured: dict[str, Any], draw: int) -> Row:
         masked = intervention.control or SINKS
         cell = Cell(keys=label(intervention.keys), masked=masked, draw=draw, intervention=intervention)
     return row_of(cell, settings, measured)
+
+
+FORM = CellForm("an ablation", "sinkscope ablate --out", _row)
+"""Cells of ablations."""
 
 
 def _intervention(kept: dict[str, Any] | None) -> MaskSinks | None:

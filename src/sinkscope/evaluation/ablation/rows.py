@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from sinkscope.evaluation.ablation.base import Removal
 from sinkscope.evaluation.ablation.grid import Cell
-from sinkscope.evaluation.ablation.outcomes import Outcome
+from sinkscope.evaluation.grids.outcomes import Outcome
 from sinkscope.interventions import MaskSinks
 
 
@@ -55,7 +53,7 @@ def row_of(cell: Cell, settings: Mapping[str, Any], measured: Mapping[str, Any])
         task=str(settings["measure"]["task"]),
         settings=settings,
         cell=cell,
-        outcome=Outcome(np.array(measured["numerators"]), np.array(measured["denominators"]), measured["exact"]),
+        outcome=Outcome.read(measured),
         removed=measured["removed"],
         better=measured["better"],
         unit=measured["unit"],

@@ -8,35 +8,18 @@ are not run twice.
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import UserError
 from sinkscope.evaluation.ablation.base import Measure
 from sinkscope.evaluation.ablation.grid import Cell, Grid
-from sinkscope.evaluation.ablation.progress import Observer, Watch
+from sinkscope.evaluation.ablation.reading import FORM
 from sinkscope.evaluation.ablation.rows import Row, row_of
-from sinkscope.evaluation.ablation.store import CellStore, open_cells
-from sinkscope.evaluation.memory import memory_advice
+from sinkscope.evaluation.grids.progress import Observer
+from sinkscope.evaluation.grids.running import Job, run_jobs, stated
 from sinkscope.families import Model
-
-PACKAGES = ("sinkscope", "torch", "transformers")
-"""Whose versions are kept with a cell."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Job:
-    """A cell for one model and measure."""
-
-    measure: Measure
-    cell: Cell
-    name: str
-    settings: dict[str, Any]
 
 
 def ablate(
@@ -57,11 +40,10 @@ def ablate(
     for model, measure in measures:
         for cell in cells:
             _check(model, measure, cell)
-    jobs = [job for model, measure in measures for job in _jobs(model, measure, cells)]
-    with open_cells(out, resume=resume) as store:
-        to_run = [job for job in jobs if store.find(job.settings) is None]
-        watch = Watch(observer=observer, cells=len(jobs), examples=sum(job.measure.n for job in to_run))
-        return [_row(store, job, watch, out) for job in jobs]
+    jobs = [_job(model, measure, cell) for model, measure in measures for cell in cells]
+    found = run_jobs(jobs, FORM, out=out, resume=resume, observer=observer)
+    every = [cell for _ in measures for cell in cells]
+    return [row_of(cell, job.settings, measured) for cell, job, measured in zip(every, jobs, found, strict=True)]
 
 
 def _check(model: Model, measure: Measure, cell: Cell) -> None:
@@ -73,74 +55,17 @@ def _check(model: Model, measure: Measure, cell: Cell) -> None:
         raise UserError(f"{model.name}, {measure.task}, {cell.keys}: {error}") from error
 
 
-def _jobs(model: Model, measure: Measure, cells: Sequence[Cell]) -> list[_Job]:
-    shared = _shared_settings(model, measure)
-    return [
-        _Job(
-            measure=measure,
-            cell=cell,
-            name=f"{model.name} {measure.task} {cell.keys} {cell.masked}",
-            settings={**shared, "intervention": cell.intervention and _given_back(cell.intervention.to_dict())},
-        )
-        for cell in cells
-    ]
+def _job(model: Model, measure: Measure, cell: Cell) -> Job:
+    def run(tell: Callable[[int], None]) -> dict[str, Any]:
+        outcome, removed = measure.run(cell.intervention, tell)
+        return {**outcome.to_dict(), "better": measure.better, "unit": measure.unit, "removed": removed}
 
-
-def _row(store: CellStore, job: _Job, watch: Watch, out: Path | None) -> Row:
-    watch.tell(job.name)
-    measured = store.find(job.settings)
-    if measured is not None:
-        watch.end(job.name, 0)
-        return row_of(job.cell, job.settings, measured)
-    with memory_advice(_advice(job.measure, out)):
-        measured = _measured(job.measure, job.cell, lambda done: watch.tell(job.name, done))
-    store.add(job.settings, measured)
-    watch.end(job.name, job.measure.n)
-    return row_of(job.cell, job.settings, measured)
-
-
-def _measured(measure: Measure, cell: Cell, tell: Callable[[int], None]) -> dict[str, Any]:
-    start = time.perf_counter()
-    outcome, removed = measure.run(cell.intervention, tell)
-    return {
-        "numerators": outcome.numerators.tolist(),
-        "denominators": outcome.denominators.tolist(),
-        "exact": outcome.exact,
-        "better": measure.better,
-        "unit": measure.unit,
-        "removed": removed,
-        "batch_size": measure.batch_size,
-        "seconds": time.perf_counter() - start,
-    }
-
-
-def _advice(measure: Measure, out: Path | None) -> str:
-    size = measure.batch_size
-    smaller = f"use batch size {size // 2} (--batch-size)" if size > 1 else "use shorter texts or another device"
-    kept = (
-        f"and go on with the finished cells in {out} (--resume; in Python resume=True)"
-        if out is not None
-        else "and name a folder that keeps finished cells (--out); nothing was kept"
+    intervention = None if cell.intervention is None else cell.intervention.to_dict()
+    return Job(
+        name=f"{model.name} {measure.task} {cell.keys} {cell.masked}",
+        task=measure.task,
+        settings=stated(model, measure.settings(), intervention=intervention),
+        n=measure.n,
+        batch_size=measure.batch_size,
+        run=run,
     )
-    return f"memory ran out at {measure.task} with batch size {size}: {smaller}, {kept}"
-
-
-def _shared_settings(model: Model, measure: Measure) -> dict[str, Any]:
-    """Everything that decides the numbers of a measure's cells, but for the intervention; as JSON gives it back."""
-    stated = {
-        "model": {
-            "name": model.name,
-            "revision": model.revision,
-            "dtype": str(model.dtype),
-            "device": model.device.type,
-        },
-        "measure": measure.settings(),
-        "versions": {name: version(name) for name in PACKAGES},
-    }
-    return _given_back(stated)
-
-
-def _given_back(stated: dict[str, Any]) -> dict[str, Any]:
-    """As JSON gives it back, so that cells that are read are equal to cells that were run."""
-    kept: dict[str, Any] = json.loads(json.dumps(stated))
-    return kept

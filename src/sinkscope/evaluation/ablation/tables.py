@@ -1,15 +1,12 @@
 """A grid as plain records, and these as Markdown, CSV and tables."""
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 from sinkscope.evaluation.ablation.contrasts import plain_difference
 from sinkscope.evaluation.ablation.rows import Row
+from sinkscope.evaluation.grids.tables import Record, Tables, interval, number
 
-Record = dict[str, Any]
 MASKING = ("detect", "detect_from", "how", "first_step", "last_step", "layers", "heads", "queries", "classes")
 COLUMNS: Mapping[str, str] = MappingProxyType(
     {
@@ -87,61 +84,9 @@ def _stated(row: Row) -> Record:
     }
 
 
-def as_csv(made: Sequence[Record]) -> str:
-    """With a head line; numbers in full, lists with spaces between."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(made[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: _flat(value) for name, value in one.items()} for one in made)
-    return text.getvalue()
-
-
-def _flat(value: Any) -> Any:
-    return " ".join(str(one) for one in value) if isinstance(value, list) else value
-
-
-def grouped(made: Sequence[Record]) -> dict[str, list[Record]]:
-    """The records of every model and task, by a title that says what the scores are."""
-    groups: dict[str, list[Record]] = {}
-    for one in made:
-        title = f"{one['model']}, {one['task']}: {one['unit']} ({one['better']}er is better), n = {one['n']}"
-        groups.setdefault(title, []).append(one)
-    return groups
-
-
 def shown(made: Sequence[Record]) -> list[dict[str, str]]:
     """The columns of `COLUMNS` for people."""
     return [_shown(one) for one in made]
-
-
-def settings_line(made: Sequence[Record]) -> str:
-    """How the cells of a table were made: what all of them share, or the values that there are."""
-    masked = [one for one in made if one["detect"] is not None]
-    masking = [_values(masked, name) for name in MASKING]
-    examples = [_values(made, name) for name in ("texts", "seed", "room", "batch_size")]
-    machine = [_values(made, name) for name in ("dtype", "device", "sinkscope", "torch", "transformers")]
-    parts = {"masking": masking, "examples": examples, "run": machine}
-    return "; ".join(f"{name}: {', '.join(filter(None, values))}" for name, values in parts.items() if any(values))
-
-
-def _values(made: Sequence[Record], name: str) -> str:
-    found = dict.fromkeys(str(_flat(one[name])) for one in made if one[name] is not None)
-    return f"{name.replace('_', ' ')} {' and '.join(found)}" if found else ""
-
-
-def legend(columns: Sequence[str]) -> str:
-    """What the columns mean."""
-    return "; ".join(f"{name}: {COLUMNS[name]}" for name in columns)
-
-
-def as_markdown(made: Sequence[Record]) -> str:
-    """A table for every model and task, how it was made, and a legend."""
-    lines = []
-    for title, some in grouped(made).items():
-        lines += [f"### {title}", "", "| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
-        lines += ["| " + " | ".join(row.values()) + " |" for row in shown(some)]
-        lines += ["", settings_line(some), ""]
-    return "\n".join([*lines, legend(list(COLUMNS)), ""])
 
 
 def _shown(one: Record) -> dict[str, str]:
@@ -150,20 +95,36 @@ def _shown(one: Record) -> dict[str, str]:
     elif one["difference"] is None:
         difference = ""
     else:
-        difference = f"{one['difference']:+.3f} ({one['difference_low']:+.3f} to {one['difference_high']:+.3f})"
+        difference = interval(one["difference"], one["difference_low"], one["difference_high"])
     return {
         "keys": one["keys"],
         "masked": one["masked"] if one["draw"] == 0 else f"{one['masked']} #{one['draw'] + 1}",
         "score": f"{one['score']:.3f}",
         "95 % interval": f"{one['low']:.3f} to {one['high']:.3f}",
         "difference": difference,
-        "cut": _number(one["keys_cut"], 1),
-        "mass": _number(one["mass"], 3),
+        "cut": number(one["keys_cut"], 1),
+        "mass": number(one["mass"], 3),
         "by the map": "" if one["cut_mass"] is None else f"{one['cut_mass']:.2f} of {one['sink_mass']:.2f}",
-        "[MASK]": _number(one["mask_share"], 2),
+        "[MASK]": number(one["mask_share"], 2),
         "s": f"{one['seconds']:.1f}",
     }
 
 
-def _number(value: float | None, digits: int) -> str:
-    return "" if value is None else f"{value:.{digits}f}"
+TABLES = Tables(
+    columns=COLUMNS,
+    shown=_shown,
+    parts={
+        "masking": MASKING,
+        "examples": ("texts", "seed", "room", "batch_size"),
+        "run": ("dtype", "device", "sinkscope", "torch", "transformers"),
+    },
+    left_out=(
+        (),
+        ("[MASK]", "s"),
+        ("[MASK]", "s", "by the map"),
+        ("[MASK]", "s", "by the map", "95 % interval"),
+        ("[MASK]", "s", "by the map", "95 % interval", "mass"),
+    ),
+)
+"""How ablations are shown."""
+grouped, settings_line, legend, as_markdown = TABLES.grouped, TABLES.settings_line, TABLES.legend, TABLES.markdown

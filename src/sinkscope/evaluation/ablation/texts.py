@@ -10,9 +10,10 @@ import numpy as np
 
 from sinkscope.decoding.intervening import Removed
 from sinkscope.errors import UserError
-from sinkscope.evaluation.ablation.base import Examples, Measure, Removal, check_naming
-from sinkscope.evaluation.ablation.outcomes import Outcome
-from sinkscope.evaluation.ablation.which_texts import Texts, texts_for
+from sinkscope.evaluation.ablation.base import Measure, Removal
+from sinkscope.evaluation.grids.examples import Examples, check_naming
+from sinkscope.evaluation.grids.outcomes import Outcome
+from sinkscope.evaluation.grids.which_texts import Texts, texts_for
 from sinkscope.evaluation.infilling import InfillingPlan, Row, plan_infilling
 from sinkscope.evaluation.passages import Passage
 from sinkscope.evaluation.perplexity import PerplexityPlan, plan_perplexity

@@ -1,10 +1,12 @@
-"""`model_args`: everything that can be said about the model, how it decodes, and what is cut from its attention.
+"""`model_args`: everything that can be said about the model, how it decodes, what is cut from its attention or dropped
+from its cache.
 
     read_arguments({"pretrained": "twin-dlm", "top_k": 5, "control": "random", "gen_length": 32})
 
 The names are those of the settings they go into: `Denoising`, `Decoding`, `MaskSinks` and the sink rules. One name has
 two uses there: `top_k` is the number of keys to mask, `sampling_top_k` that of tokens to sample from. `seed` is that of
-all draws: of sampling, of likelihoods and of controls. A new field of those classes is an argument without further ado.
+all draws: of sampling, of likelihoods, of controls and of random keys. A new field of those classes is an argument
+without further ado.
 """
 
 from __future__ import annotations
@@ -14,8 +16,10 @@ from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Any, get_type_hints
 
+from sinkscope.compression import Compress
 from sinkscope.decoding import Decoding, Denoising
 from sinkscope.errors import UserError
+from sinkscope.evaluation.harness.dropping import DROPPING, read_compression
 from sinkscope.evaluation.harness.presets import Preset, find_preset
 from sinkscope.evaluation.harness.values import read_value
 from sinkscope.families.model import parse_device, parse_dtype
@@ -43,6 +47,7 @@ class Arguments:
     decoding: Mapping[str, Any]
     """Fields of `Denoising` or `Decoding` that were given, a preset's among them."""
     masking: MaskSinks | None = None
+    compression: Compress | None = None
 
     @property
     def found_preset(self) -> Preset | None:
@@ -65,12 +70,12 @@ def _decoding_hints() -> dict[str, Any]:
     return {SAMPLING_TOP_K if name == "top_k" else name: hint for name, hint in found.items()}
 
 
-_OWN = _hints(Arguments, ("decoding", "masking"))
+_OWN = _hints(Arguments, ("decoding", "masking", "compression"))
 _DECODING = _decoding_hints()
 _MASKING = _hints(MaskSinks, ("keys", "seed"))
 _KEYS: Mapping[str, Any] = {"top_k": int, "rule": str}
 _OF_RULES = {field.name for rule in RULES.values() for field in fields(rule)}
-ARGUMENTS: tuple[str, ...] = (*_OWN, *_DECODING, *_KEYS, *sorted(_OF_RULES), *_MASKING)
+ARGUMENTS: tuple[str, ...] = (*_OWN, *_DECODING, *_KEYS, *sorted(_OF_RULES), *_MASKING, *DROPPING)
 """All names there are."""
 
 
@@ -89,7 +94,9 @@ def read_arguments(given: Mapping[str, Any]) -> Arguments:
     decoding = {name: read_value(name, asked[name], hint) for name, hint in _DECODING.items() if name in asked}
     if SAMPLING_TOP_K in decoding:
         decoding["top_k"] = decoding.pop(SAMPLING_TOP_K)
-    arguments = Arguments(**own, decoding=decoding, masking=_masking(given, own.get("seed", 0)))
+    seed = own.get("seed", 0)
+    compression = read_compression(given, seed)
+    arguments = Arguments(**own, decoding=decoding, masking=_masking(given, seed), compression=compression)
     _check(arguments)
     return arguments
 

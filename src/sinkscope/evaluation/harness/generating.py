@@ -17,6 +17,7 @@ from sinkscope.decoding import Denoising, run
 from sinkscope.decoding.generation import Settings, check_prompts, warn_beyond_training
 from sinkscope.decoding.intervening import Removed, added
 from sinkscope.decoding.sampling import prompt_seeds
+from sinkscope.evaluation.compressed.watching import watched_for
 from sinkscope.evaluation.harness.arguments import Arguments
 from sinkscope.evaluation.harness.encoding import Encoder
 from sinkscope.evaluation.harness.records import Run, stated
@@ -58,12 +59,13 @@ def answer(model: Model, arguments: Arguments, questions: Sequence[Question], te
         groups.setdefault(_group(model, arguments, one), []).append(number)
     for group, numbers in groups.items():
         asked = [prompts[number] for number in numbers]
-        check_prompts(model, asked, group.settings, arguments.masking)
+        check_prompts(model, asked, group.settings, arguments.masking, arguments.compression)
         warn_beyond_training(model, asked, group.settings)
     runs = []
-    for group, numbers in groups.items():
-        some = _Batches(model, arguments, group)
-        runs.append(some.run({number: (prompts[number], seeds[number]) for number in numbers}, tell))
+    with watched_for(model, arguments.compression):
+        for group, numbers in groups.items():
+            some = _Batches(model, arguments, group)
+            runs.append(some.run({number: (prompts[number], seeds[number]) for number in numbers}, tell))
     return runs
 
 
@@ -110,7 +112,8 @@ class _Batches:
         fills = isinstance(settings, Denoising)
         start = 0 if isinstance(settings, Denoising) and settings.gen_length == 0 else max(map(len, encoded))
         stopped = torch.zeros(len(encoded), dtype=torch.bool)
-        steps = run(self._model, encoded, settings, seeds=seeds, intervention=self._arguments.masking)
+        masking, compression = self._arguments.masking, self._arguments.compression
+        steps = run(self._model, encoded, settings, seeds=seeds, intervention=masking, compression=compression)
         for step in steps:
             passes += 1
             going = step.takes_part.cpu() & ~stopped

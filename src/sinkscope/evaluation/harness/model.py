@@ -142,6 +142,7 @@ class SinkscopeLM(LM):  # type: ignore[misc]  # the harness is untyped
     def get_model_info(self) -> dict[str, Any]:
         """What goes into the results file: the model, what was asked for, and what was run and removed."""
         preset, masking = self.arguments.found_preset, self.arguments.masking
+        compression = self.arguments.compression
         known = vars(self.description)
         own = (
             "name",
@@ -166,6 +167,7 @@ class SinkscopeLM(LM):  # type: ignore[misc]  # the harness is untyped
                 "arguments": dict(self._given),
                 "preset": preset and {"name": self.arguments.preset, **vars(preset)},
                 "intervention": None if masking is None else masking.to_dict(),
+                "compression": None if compression is None else compression.to_dict(),
                 "runs": [one.to_dict() for one in self._runs],
             },
         }
@@ -184,6 +186,8 @@ def _check(arguments: Arguments, description: ModelDescription) -> None:
             "give its settings one by one"
         )
     check_kind(arguments.decoding, description.bidirectional, name)
+    if arguments.compression is not None and description.bidirectional and arguments.decoding.get("cache") is None:
+        raise UserError(f"{name} sees in both directions: keys are dropped from a block cache only, so add cache=dual")
     if masking is None or description.mask_token_id is not None:
         return
     if masking.control is not None and CONTROLS[masking.control].by_class:

@@ -7,7 +7,7 @@ filling as many masks one by one; then "no" is only said where that was looked a
 Texts longer than the context are read in windows that each score what those before did not, as the harness does.
 
 Misleads: with a mask-filling model, what the harness calls perplexity is exp of a bound. And a mask that begins after
-step 0 spares the first token of every continuation of an autoregressive model.
+step 0 spares the first token of every continuation of an autoregressive model, as do keys that are dropped.
 """
 
 from __future__ import annotations
@@ -18,8 +18,13 @@ from dataclasses import dataclass
 
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
+from sinkscope.compression import Compress
 from sinkscope.decoding import Denoising, default_settings, run
-from sinkscope.decoding.intervening import Removed, added
+from sinkscope.decoding.intervening import Removed, added, at_work
+from sinkscope.decoding.sampling import prompt_seeds
+from sinkscope.errors import UserError
+from sinkscope.evaluation.compressed.contexts import read_contexts, scores_after, together
+from sinkscope.evaluation.compressed.watching import watched_for
 from sinkscope.evaluation.harness.arguments import Arguments
 from sinkscope.evaluation.harness.records import Run
 from sinkscope.evaluation.harness.working import counting, smaller_batches
@@ -105,6 +110,8 @@ class _Outcome:
 
 
 def _exact(model: Model, arguments: Arguments, pairs: Sequence[Pair], observer: Observer) -> _Outcome:
+    if arguments.compression is not None:
+        return _compressed(model, arguments, arguments.compression, pairs, observer)
     found = sequence_log_likelihood(
         model,
         [pair.given for pair in pairs],
@@ -120,7 +127,36 @@ def _exact(model: Model, arguments: Arguments, pairs: Sequence[Pair], observer: 
     return _Outcome(scores=scores, settings={"kind": "exact"}, removed=removed)
 
 
+def _compressed(
+    model: Model, arguments: Arguments, compression: Compress, pairs: Sequence[Pair], observer: Observer
+) -> _Outcome:
+    if at_work(arguments.masking) is not None:
+        raise UserError("likelihoods can't be made with keys masked and others dropped; leave one out")
+    given, rest = [len(pair.given) for pair in pairs], [len(pair.scored) for pair in pairs]
+    check_lengths(model, [sum(one) for one in zip(given, rest, strict=True)], "text")
+    compression.check(model, given)
+    found: dict[int, Scored] = {}
+    with watched_for(model, compression):
+        for batch in together(model, given, rest, arguments.batch_size):
+            some = [pairs[number] for number in batch]
+            contexts = [pair.given for pair in some]
+            cache = compression.cache(model, prompt_seeds(contexts, arguments.seed))
+            held, stepwise = read_contexts(model, contexts, cache), compression.prune_after is not None
+            scores = scores_after(model, held, [pair.scored for pair in some], stepwise=stepwise)
+            found |= {
+                number: (float(one.log_likelihoods.sum()), bool(one.likeliest.all()))
+                for number, one in zip(batch, scores, strict=True)
+            }
+            observer(len(found))
+    return _Outcome(scores=[found[number] for number in range(len(pairs))], settings={"kind": "exact"}, removed=None)
+
+
 def _estimated(model: Model, arguments: Arguments, pairs: Sequence[Pair], observer: Observer) -> _Outcome:
+    if arguments.compression is not None:
+        raise UserError(
+            f"{model.name} makes likelihoods without a cache, so there are no keys to drop; choose tasks that "
+            "generate, or leave scorer out"
+        )
     lengths = [len(pair.given) + len(pair.scored) for pair in pairs]
     check_lengths(model, lengths, "text")
     check_single_pass(model, arguments.masking, lengths)

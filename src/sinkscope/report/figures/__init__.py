@@ -1,4 +1,5 @@
-"""Figures for papers, from traces, ablations and trainings: one function a figure, which returns its Axes.
+"""Figures for papers, from traces, ablations, comparisons of compressed caches and trainings: one function a figure,
+which returns its Axes.
 
     from sinkscope.report import figures
 
@@ -14,12 +15,15 @@ from sinkscope.discovery import import_modules
 from sinkscope.report.figures.ablation import ablation_curves
 from sinkscope.report.figures.ablation_cells import read_ablations
 from sinkscope.report.figures.attention_maps import attention_map
+from sinkscope.report.figures.compression import compression_curves
+from sinkscope.report.figures.compression_cells import read_compressions
 from sinkscope.report.figures.epsilon import epsilon_curves
 from sinkscope.report.figures.heat_map import heat_map
-from sinkscope.report.figures.inputs import Ablation, Inputs, Subject, Training, open_subjects
+from sinkscope.report.figures.inputs import Ablation, Compressed, Inputs, Subject, Training, open_subjects
 from sinkscope.report.figures.layer_heads import layer_head_map
 from sinkscope.report.figures.lifetimes import displacement_shares, lifetime_curves
 from sinkscope.report.figures.making import Made, check_figures, make_figures
+from sinkscope.report.figures.needle import needle_map
 from sinkscope.report.figures.registry import FIGURES, FigureKind, figure
 from sinkscope.report.figures.scores import score_histogram
 from sinkscope.report.figures.style import FORMATS, house_style, write_figure
@@ -33,6 +37,7 @@ __all__ = [
     "FIGURES",
     "FORMATS",
     "Ablation",
+    "Compressed",
     "FigureKind",
     "Inputs",
     "Made",
@@ -42,6 +47,7 @@ __all__ = [
     "accuracy_curves",
     "attention_map",
     "check_figures",
+    "compression_curves",
     "displacement_shares",
     "emergence_curves",
     "epsilon_curves",
@@ -51,8 +57,10 @@ __all__ = [
     "layer_head_map",
     "lifetime_curves",
     "make_figures",
+    "needle_map",
     "open_subjects",
     "read_ablations",
+    "read_compressions",
     "read_training",
     "score_histogram",
     "token_bars",

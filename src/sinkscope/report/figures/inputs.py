@@ -1,4 +1,4 @@
-"""What figures are made from: traces, ablations and trainings, opened and checked before anything is drawn.
+"""What figures are made from: traces, grids and trainings, opened and checked before anything is drawn.
 
 Of every trace one sample stands for figures of single steps, and all samples for those that count. A sample that was
 not finished is taken as far as it goes.
@@ -14,6 +14,7 @@ import xarray as xr
 
 from sinkscope.errors import UserError
 from sinkscope.evaluation.ablation import Row
+from sinkscope.evaluation.compressed import Row as CompressedRow
 from sinkscope.report.figures.labels import model_label
 from sinkscope.report.naming import distinct_labels
 from sinkscope.report.traces import nothing_recorded, open_traces, started_ids, unfinished_note
@@ -45,6 +46,13 @@ class Ablation:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Compressed:
+    """The cells of one model and task that differ in nothing but which keys are dropped."""
+
+    rows: tuple[CompressedRow, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Training:
     """The log of a training, one row a point."""
 
@@ -58,6 +66,7 @@ class Inputs:
 
     subjects: tuple[Subject, ...] = ()
     ablations: tuple[Ablation, ...] = ()
+    compressions: tuple[Compressed, ...] = ()
     trainings: tuple[Training, ...] = ()
     rule: SinkRule = RULE
     scale: str = "sum"

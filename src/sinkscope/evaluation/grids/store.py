@@ -1,30 +1,47 @@
-"""A folder with the finished cells of an ablation: one JSON object a line, each written as its cell ends.
+"""A folder with the finished cells of a grid: one JSON object a line, each written as its cell ends.
 
 Every line names everything that decided its numbers, so a cell is taken up again only if nothing of that has changed.
 The batch size decides nothing and stands beside them. A grid may grow: what is there already stays and is not run
-again. A last line that was cut short is run again.
+again. A last line that was cut short is run again, and left out by whoever reads alone.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import UserError
-from sinkscope.evaluation.ablation.reading import NAME, parsed, whole_lines
 from sinkscope.trace.lock import WriterLock
+
+NAME = "cells.jsonl"
+Kept = tuple[dict[str, Any], dict[str, Any]]
+"""Settings of a cell, and what was measured."""
+
+
+@dataclass(frozen=True)
+class CellForm:
+    """What the cells of a folder are of.
+
+    what: in words, "an ablation". command: that writes such folders. check: raises `KeyError`, `TypeError`,
+        `AttributeError` or `ValueError` for settings and measurements that are no such cell.
+    """
+
+    what: str
+    command: str
+    check: Callable[[dict[str, Any], dict[str, Any]], object]
 
 
 class CellStore:
     """The cells in `folder`; None keeps them in memory only."""
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, form: CellForm) -> None:
         self._file = None if folder is None else folder / NAME
-        self._cells = {} if self._file is None else _read(self._file)
+        self._cells = {} if self._file is None else _read(self._file, form)
 
     def find(self, settings: dict[str, Any]) -> dict[str, Any] | None:
         """What was measured under exactly these settings."""
@@ -44,11 +61,11 @@ class CellStore:
 
 
 @contextmanager
-def open_cells(folder: Path | None, *, resume: bool) -> Iterator[CellStore]:
+def open_cells(folder: Path | None, form: CellForm, *, resume: bool) -> Iterator[CellStore]:
     """The store in `folder`, which is made if missing. Raises `UserError` for a folder that holds cells already unless
     `resume`, one that holds something else, and one that another process writes."""
     if folder is None:
-        yield CellStore(None)
+        yield CellStore(None, form)
         return
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; name a folder")
@@ -65,19 +82,54 @@ def open_cells(folder: Path | None, *, resume: bool) -> Iterator[CellStore]:
         raise UserError(f"{folder} can't be made ({error.strerror}); name another folder") from error
     lock = WriterLock(folder)
     try:
-        yield CellStore(folder)
+        yield CellStore(folder, form)
     finally:
         lock.release()
 
 
-def _read(file: Path) -> dict[str, dict[str, Any]]:
+def read_cells(folder: Path, form: CellForm) -> list[Kept]:
+    """All cells, in the order in which they ended; nothing is locked or changed.
+
+    Raises `UserError` for a folder without cells, and for a line that is none.
+    """
+    try:
+        content = (folder / NAME).read_bytes()
+    except OSError as error:
+        raise UserError(
+            f"{folder} holds no cells of {form.what} ({error.strerror}): name a folder that `{form.command}` wrote"
+        ) from error
+    return _parsed(folder / NAME, _whole_lines(content), form)
+
+
+def _read(file: Path, form: CellForm) -> dict[str, dict[str, Any]]:
     """Cells by key. A last line that was cut short is taken off the file."""
     content = file.read_bytes() if file.exists() else b""
-    whole = whole_lines(content)
-    cells = {_key(settings): measured for settings, measured in parsed(file, whole)}
+    whole = _whole_lines(content)
+    cells = {_key(settings): measured for settings, measured in _parsed(file, whole, form)}
     if whole != content:
         file.write_bytes(whole)
     return cells
+
+
+def _whole_lines(content: bytes) -> bytes:
+    """Without a last line that was cut short."""
+    return content[: content.rfind(b"\n") + 1]
+
+
+def _parsed(file: Path, content: bytes, form: CellForm) -> list[Kept]:
+    """The cells of these lines. Raises `UserError` for one that is none."""
+    kept = []
+    for number, line in enumerate(content.splitlines(), 1):
+        try:
+            cell = json.loads(line)
+            form.check(cell["settings"], cell["measured"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(
+                f"{file}, line {number} is no cell of {form.what} by this version: restore the file, or remove it to "
+                "run all anew"
+            ) from error
+        kept.append((cell["settings"], cell["measured"]))
+    return kept
 
 
 def _key(settings: dict[str, Any]) -> str:

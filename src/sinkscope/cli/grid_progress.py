@@ -7,14 +7,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bars
 
 from sinkscope.cli import console
-from sinkscope.evaluation.ablation import Observer, Progress
+from sinkscope.evaluation.grids import Observer, Progress
 
 _UNKNOWN = "time left: known after the first batch"
 
 
 @contextmanager
 def grid_progress(quiet: bool) -> Iterator[Observer]:
-    """An observer for `ablate`; silent for `quiet` and where nobody watches."""
+    """An observer of a grid; silent for `quiet` and where nobody watches."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
     with Bars(*columns, console=console.err, transient=True, disable=quiet or not console.err.is_terminal) as bars:
         cells = bars.add_task("cells", total=None, note="")

@@ -8,9 +8,12 @@ Misleads: intervals are about the choice of examples alone, not about training, 
 cells agree in every example the interval of their difference has no width.
 """
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +48,21 @@ class Outcome:
         if self.exact:
             return wilson_interval(int(self.numerators.sum()), self.n)
         return _interval(_resampled([self], self.n)[0])
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "numerators": self.numerators.tolist(),
+            "denominators": self.denominators.tolist(),
+            "exact": self.exact,
+        }
+
+    @classmethod
+    def read(cls, measured: Mapping[str, Any]) -> Outcome:
+        """From what `to_dict` gave, among other things. Raises `KeyError`, `TypeError` or `ValueError` for what is
+        none."""
+        numerators, denominators = (np.array(measured[name]) for name in ("numerators", "denominators"))
+        return cls(numerators, denominators, measured["exact"])
 
 
 @dataclass(frozen=True)

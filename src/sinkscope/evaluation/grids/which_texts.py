@@ -13,7 +13,7 @@ from typing import Any
 
 from sinkscope.decoding import encode_prompts
 from sinkscope.errors import UserError
-from sinkscope.evaluation.ablation.base import Examples
+from sinkscope.evaluation.grids.examples import Examples
 from sinkscope.evaluation.texts import little_texts, prose, reactions
 from sinkscope.families import Model
 

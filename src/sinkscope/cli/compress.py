@@ -1,0 +1,63 @@
+"""`sinkscope compress`: what it costs to drop keys from the cache, and whether a scorer is better than chance."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sinkscope.cli.dropping import DroppingOptions, MeasuredOptions
+from sinkscope.cli.grid_progress import grid_progress, laying_out
+from sinkscope.cli.grid_report import Findings, print_findings, said_what_is_kept, write_findings
+from sinkscope.cli.groups import takes_groups
+from sinkscope.cli.options import Device, Dtype, Json, Revision, open_model
+from sinkscope.errors import UserError
+from sinkscope.evaluation.compressed import (
+    MEASURES,
+    TABLES,
+    Row,
+    contrasts,
+    find_measure,
+    measure_compression,
+    records,
+    verdicts,
+)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("compress")(takes_groups(_compress))
+
+
+def _compress(
+    model_names: Annotated[list[str], typer.Argument(metavar="MODEL...", help="One or more models.")],
+    dropping: DroppingOptions,
+    measured: MeasuredOptions,
+    task: Annotated[list[str], typer.Option(help=f"May be repeated: {', '.join(MEASURES)} (perplexity of a file).")],
+    out: Annotated[Path | None, typer.Option(help="Folder that keeps finished cells, and the tables.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Take over the cells that the folder holds.")] = False,
+    dtype: Dtype = None,
+    device: Device = None,
+    revision: Revision = None,
+    as_json: Json = False,
+) -> None:
+    """Drop keys from the cache while models answer or read, by several scorers, and compare with random keys."""
+    if resume and out is None:
+        raise UserError("--resume needs --out, the folder that holds the cells")
+    grid, choice = dropping.grid(), measured.choice(dropping.when)
+    find = [find_measure(name, choice) for name in dict.fromkeys(task)]  # before a model is loaded for nothing
+    with said_what_is_kept(out):
+        models = [open_model(name, dtype, device, revision) for name in dict.fromkeys(model_names)]
+        with laying_out(as_json, "laying out the examples of each task"):
+            measures = [(model, make(model)) for model in models for make in find]
+        with grid_progress(as_json) as observer:
+            rows = measure_compression(measures, grid, out=out, resume=resume, observer=observer)
+    found = _findings(rows, [f"{one.task}: {note}" for _, one in measures for note in one.notes])
+    if out is not None:
+        write_findings(out, found)
+    print_findings(found, as_json)
+
+
+def _findings(rows: list[Row], notes: list[str]) -> Findings:
+    compared = [one.to_dict() for one in contrasts(rows)]
+    said = list(dict.fromkeys(notes))
+    return Findings(tables=TABLES, records=records(rows), contrasts=compared, verdicts=verdicts(rows), notes=said)

@@ -1,0 +1,102 @@
+"""What grids say: tables as wide as the terminal allows, one JSON document, and files."""
+
+import os
+import textwrap
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from sinkscope.cli import console
+from sinkscope.errors import UserError
+from sinkscope.evaluation.grids import Record, Tables
+from sinkscope.evaluation.grids.tables import as_csv
+
+_UNLIMITED = 400
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """What a grid found. contrasts: as JSON. said: notes first, then verdicts, a sentence each."""
+
+    tables: Tables
+    records: Sequence[Record]
+    contrasts: Sequence[dict[str, Any]]
+    verdicts: Sequence[str]
+    notes: Sequence[str] = field(default=())
+
+    @property
+    def said(self) -> list[str]:
+        """All sentences."""
+        return [*self.notes, *self.verdicts]
+
+
+def print_findings(found: Findings, as_json: bool) -> None:
+    """On standard output."""
+    if as_json:
+        said = {"verdicts": list(found.verdicts), "notes": list(found.notes)}
+        console.print_json({"cells": list(found.records), "contrasts": list(found.contrasts), **said})
+        return
+    width = _width()
+    screen = Console(file=console.out.file, width=width, force_terminal=console.out.is_terminal)
+    named: dict[str, None] = {}
+    narrow = False
+    for title, some in found.tables.grouped(found.records).items():
+        rows = [found.tables.shown(one) for one in some]
+        columns, table = _fitting(found.tables, rows, width)
+        table.title = title
+        screen.print(table)
+        _say(found.tables.settings_line(some), width)
+        named |= dict.fromkeys(columns)
+        narrow |= len(columns) < len(found.tables.columns_of(rows))
+    _say(found.tables.legend([name for name in found.tables.columns if name in named]), width)
+    if narrow:
+        _say("a wider terminal, --json and --out show more", width)
+    for sentence in found.said:
+        _say(sentence, width)
+
+
+def write_findings(out: Path, found: Findings) -> None:
+    """`table.md` and `table.csv`."""
+    said = "\n".join(f"- {sentence}" for sentence in found.said)
+    try:
+        (out / "table.md").write_text(f"{found.tables.markdown(found.records)}\n{said}\n", encoding="utf-8")
+        (out / "table.csv").write_text(as_csv(found.records), encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"the tables can't be written to {out} ({error.strerror}); all cells are kept there") from error
+
+
+@contextmanager
+def said_what_is_kept(out: Path | None) -> Iterator[None]:
+    """Ctrl-C ends the command with a line that says what was kept."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if out is None:
+            raise UserError("interrupted; nothing was kept: --out FOLDER keeps cells as they end") from None
+        raise UserError(f"interrupted; cells that had ended are kept in {out}: go on with --resume") from None
+
+
+def _fitting(tables: Tables, rows: Sequence[dict[str, str]], width: int) -> tuple[list[str], Table]:
+    """The fullest table that is no wider, or the leanest that there is; with its columns."""
+    for left_out in tables.left_out:
+        columns = [name for name in tables.columns_of(rows) if name not in left_out]
+        table = console.table("", columns, [[row[name] for name in columns] for row in rows])
+        if Console(width=_UNLIMITED).measure(table).maximum <= width:
+            break
+    return columns, table
+
+
+def _width() -> int:
+    """Of the terminal, or what COLUMNS says; without either as wide as the cells are."""
+    return console.out.width if console.out.is_terminal or "COLUMNS" in os.environ else _UNLIMITED
+
+
+def _say(text: str, width: int) -> None:
+    lines = textwrap.wrap(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    typer.echo("\n".join(lines))

@@ -1,0 +1,68 @@
+"""What a measure under compression is: something that is scored and weighed with keys dropped and without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from sinkscope.compression import Compress
+from sinkscope.evaluation.grids.outcomes import Outcome
+from sinkscope.families import Model
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weighed:
+    """What was measured beside the score."""
+
+    kept: float
+    """Share of the keys that were there which stayed, over all layers and examples."""
+    cache_bytes: float
+    """Of an example's cache right after dropping, on average."""
+    tokens: int
+    """Generated or scored, of all examples."""
+
+
+class Measure(Protocol):
+    """Something that gives one number an example, whatever keys are dropped."""
+
+    @property
+    def task(self) -> str:
+        """Its name."""
+
+    @property
+    def when(self) -> str:
+        """When keys are dropped, a name of `ways.WAYS`."""
+
+    @property
+    def n(self) -> int:
+        """Number of examples."""
+
+    @property
+    def better(self) -> str:
+        """Which scores are better, "high" or "low"."""
+
+    @property
+    def unit(self) -> str:
+        """What a score is, in a few words."""
+
+    @property
+    def batch_size(self) -> int:
+        """Examples run together; no score depends on it, up to rounding."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What to know before believing the numbers, a sentence each."""
+
+    def check(self, compress: Compress) -> None:
+        """Raise `UserError` where this can't be measured."""
+
+    def run(self, compress: Compress | None, observer: Callable[[int], None]) -> tuple[Outcome, Weighed]:
+        """Measure; None keeps every key. observer: called with the number of examples done."""
+
+    def settings(self) -> dict[str, Any]:
+        """Everything that decides the numbers, apart from the model and what is dropped, as JSON."""
+
+
+MakeMeasure = Callable[[Model], Measure]
+"""Checks and lays out a measure for a model. Raises `UserError` where the model can't be measured so."""

@@ -1,0 +1,144 @@
+"""What a grid says: is a scorer any better than keeping as many keys at random?
+
+Every scorer is set against `random` at the same number of keys, with the same exceptions and over the same examples,
+the draws averaged: the mean score of the draws on each resample of the examples. Beyond or behind random is a
+difference whose 95 % interval leaves out zero. A cell from which nothing was dropped is not compared.
+
+Misleads: intervals are about the choice of examples, each for itself; among many comparisons some leave out zero by
+chance. Where random keeps the first tokens by luck it does much better, so give it several draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sinkscope.evaluation.compressed.grid import CONTROL
+from sinkscope.evaluation.compressed.rows import Row, same_examples
+from sinkscope.evaluation.grids.outcomes import Difference, difference
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """A scorer against random keys at one budget."""
+
+    model: str
+    task: str
+    when: str
+    scorer: str
+    around: str
+    kept: str
+    draws: int
+    """Of random."""
+    n: int
+    gain: Difference
+    """How much better the scorer is, in the score's own unit."""
+
+    @property
+    def verdict(self) -> str:
+        """ "beyond", "behind" or "within noise"."""
+        if not self.gain.beyond:
+            return "within noise"
+        return "beyond" if self.gain.low > 0 else "behind"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        named = ("model", "task", "when", "scorer", "around", "kept", "draws", "n", "verdict")
+        gain = {"gain": self.gain.value, "low": self.gain.low, "high": self.gain.high}
+        return {**{name: getattr(self, name) for name in named}, **gain}
+
+
+def whole_difference(row: Row, rows: Sequence[Row]) -> Difference | None:
+    """Score of a row minus that with all keys, on the same examples.
+
+    None for the run with all keys itself, where there is none, and where nothing was dropped.
+    """
+    whole = [one for one in rows if same_examples(one, row) and one.cell.compress is None]
+    if row.cell.compress is None or row.nothing_dropped or not whole:
+        return None
+    return difference([row.outcome], [whole[0].outcome])
+
+
+def contrast(row: Row, rows: Sequence[Row]) -> Contrast | None:
+    """A row against random keys; None for random itself, where there is none, where nothing was dropped, and where one
+    example is all there is."""
+    controls = [one for one in rows if same_examples(one, row) and _is_control_of(one, row)]
+    compared = row.cell.compress is not None and row.cell.scorer != CONTROL and controls and row.outcome.n > 1
+    if not compared or any(one.nothing_dropped for one in [row, *controls]):
+        return None
+    ours, theirs = [row.outcome], [one.outcome for one in controls]
+    return Contrast(
+        model=row.model,
+        task=row.task,
+        when=row.when,
+        scorer=row.cell.scorer,
+        around=row.cell.around,
+        kept=row.cell.kept,
+        draws=len(controls),
+        n=row.outcome.n,
+        gain=difference(ours, theirs) if row.better == "high" else difference(theirs, ours),
+    )
+
+
+def contrasts(rows: Sequence[Row]) -> list[Contrast]:
+    """Every row that can be set against random keys."""
+    return [found for row in rows if (found := contrast(row, rows)) is not None]
+
+
+def verdicts(rows: Sequence[Row]) -> list[str]:
+    """A sentence for every scorer: at which budgets it is beyond random, behind it, or within noise of it."""
+    alone: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        if _lacks_control(row, rows):
+            alone.setdefault((row.model, row.task), []).append(row.cell.label)
+    said = [_uncontrolled(*where, labels) for where, labels in alone.items()]
+    by_scorer: dict[tuple[str, ...], list[Contrast]] = {}
+    for one in contrasts(rows):
+        by_scorer.setdefault((one.model, one.task, one.when, one.scorer, one.around), []).append(one)
+    said += [_sentence(some) for some in by_scorer.values()]
+    said += [_kept_all(row) for row in rows if row.nothing_dropped]
+    return list(dict.fromkeys(said))
+
+
+def _is_control_of(one: Row, row: Row) -> bool:
+    alike = one.cell.around == row.cell.around and one.cell.kept == row.cell.kept
+    return alike and one.cell.scorer == CONTROL and _pruned_after(one) == _pruned_after(row)
+
+
+def _pruned_after(row: Row) -> int | None:
+    return None if row.cell.compress is None else row.cell.compress.prune_after
+
+
+def _lacks_control(row: Row, rows: Sequence[Row]) -> bool:
+    if row.cell.compress is None or row.cell.scorer == CONTROL:
+        return False
+    return not any(same_examples(one, row) and _is_control_of(one, row) for one in rows)
+
+
+def _uncontrolled(model: str, task: str, labels: Sequence[str]) -> str:
+    return (
+        f"{model}, {task}: not set against random keys: {', '.join(dict.fromkeys(labels))}; nobody knows whether any "
+        "keys would have done (add random to --scorer)"
+    )
+
+
+def _kept_all(row: Row) -> str:
+    why = "no layer ever held more than --prune-after keys" if row.when == "decode" else "the budget keeps every key"
+    return f"{row.model}, {row.task}, {row.cell.label} at {row.cell.kept}: nothing was dropped: {why}"
+
+
+def _sentence(some: Sequence[Contrast]) -> str:
+    one = some[0]
+    draws = "" if one.draws == 1 else f", mean of {one.draws} draws"
+    label = ", ".join(filter(None, (one.scorer, one.around)))
+    parts = []
+    for verdict, words in (("beyond", "beyond"), ("behind", "behind"), ("within noise", "within noise of")):
+        found = [f"{this.kept} {_told(this.gain)}" for this in some if this.verdict == verdict]
+        if found:
+            parts.append(f"{words} random{draws} at {', '.join(found)}")
+    return f"{one.model}, {one.task} (n = {one.n}): {label} is {'; '.join(parts)}"
+
+
+def _told(gain: Difference) -> str:
+    return f"({gain.value:+.3f}, {gain.low:+.3f} to {gain.high:+.3f})"

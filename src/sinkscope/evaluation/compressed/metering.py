@@ -1,0 +1,153 @@
+"""What caches hold: their keys and their bytes, of plain caches and of those that drop.
+
+`Metered` goes into a decoding loop as a compression, and lets the loop's caches be looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import singledispatch
+from typing import Any
+
+import torch
+from transformers import Cache, DynamicCache
+from transformers.cache_utils import CacheLayerMixin
+
+from sinkscope.compression import EMPTY, Compress
+from sinkscope.compression.block_layers import DroppingBlockLayer
+from sinkscope.compression.layers import DroppingLayer
+from sinkscope.decoding.caches import BlockPlace, HeldLayer
+from sinkscope.decoding.compressing_blocks import BlockCompression, BlockLengths, block_layers
+from sinkscope.evaluation.compressed.base import Weighed
+from sinkscope.families import Model
+
+
+@dataclass(kw_only=True)
+class Meter:
+    """Sums over layers, rows and batches."""
+
+    kept: int = 0
+    there: int = 0
+    nbytes: int = 0
+    rows: int = 0
+    tokens: int = 0
+
+    def look(self, layers: Sequence[Any], lengths: torch.Tensor) -> None:
+        """Look at the layers of a transformers cache of so many keys, `lengths` (batch,), before any was dropped."""
+        for layer in layers:
+            self.kept += keys_of(layer, lengths)
+            self.there += int(lengths.sum())
+            self.nbytes += bytes_of(layer)
+        self.rows += len(lengths)
+
+    def weighed(self) -> Weighed:
+        """What was seen; everything kept where there was nothing to look at."""
+        rows = max(self.rows, 1)
+        kept = self.kept / self.there if self.there else 1.0
+        return Weighed(kept=kept, cache_bytes=self.nbytes / rows, tokens=self.tokens)
+
+
+@singledispatch
+def keys_of(layer: CacheLayerMixin, lengths: torch.Tensor) -> int:
+    """Keys of all rows that a layer still holds; of a plain layer all, as far as its window reaches."""
+    assert layer.keys is not None
+    return int(lengths.clamp(max=layer.keys.shape[2]).sum())
+
+
+@keys_of.register
+def _(layer: DroppingLayer, lengths: torch.Tensor) -> int:
+    del lengths
+    assert layer.holding.contents is not None
+    return int((layer.holding.contents.columns[:, 0] != EMPTY).sum())
+
+
+@keys_of.register
+def _(layer: DroppingBlockLayer, lengths: torch.Tensor) -> int:
+    kept = layer.holding.kept
+    return int(lengths.sum()) if kept is None else int((kept.columns[:, 0] != EMPTY).sum())
+
+
+@singledispatch
+def bytes_of(layer: CacheLayerMixin) -> int:
+    """Bytes of memory that a layer keeps alive."""
+    held = [one for one in (layer.keys, layer.values) if one is not None]
+    return sum({one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in held}.values())
+
+
+@bytes_of.register
+def _(layer: DroppingLayer) -> int:
+    return 0 if layer.holding.contents is None else layer.holding.contents.nbytes
+
+
+@bytes_of.register
+def _(layer: HeldLayer) -> int:
+    return layer.nbytes
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Metered:
+    """A compression, or None for none, whose caches can be looked at. Implements `decoding.compressing.Compression`."""
+
+    compress: Compress | None
+    caches: list[Cache] = field(default_factory=list)
+    """Of the decoding loops that it went into."""
+    blocks: list[Sequence[HeldLayer]] = field(default_factory=list)
+    """Layers of the block caches that were made, one a block."""
+
+    @property
+    def prefix(self) -> tuple[int, ...]:
+        """Nothing is there before a prompt."""
+        return ()
+
+    def check(self, model: Model, lengths: Sequence[int]) -> None:
+        """As the compression does."""
+        if self.compress is not None:
+            self.compress.check(model, lengths)
+
+    def ready(self, model: Model) -> None:
+        """As the compression does."""
+        if self.compress is not None:
+            self.compress.ready(model)
+
+    def cache(self, model: Model, seeds: Sequence[int]) -> Cache:
+        """The compression's cache, or transformers' own."""
+        made = fresh_cache(model, self.compress, seeds)
+        self.caches.append(made)
+        return made
+
+    def fewest_keys(self, model: Model, length: int) -> int:
+        """As the compression says."""
+        return length if self.compress is None else self.compress.fewest_keys(model, length)
+
+    def for_blocks(self, model: Model) -> BlockCompression:
+        """In the block caches of a diffusion model."""
+        return _MeteredBlocks(self, model, None if self.compress is None else self.compress.for_blocks(model))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The compression's settings."""
+        return {} if self.compress is None else self.compress.to_dict()
+
+
+@dataclass(frozen=True)
+class _MeteredBlocks:
+    owner: Metered
+    model: Model
+    inner: BlockCompression | None
+
+    def check(self, blocks: Sequence[BlockLengths]) -> None:
+        if self.inner is not None:
+            self.inner.check(blocks)
+
+    def fewest_keys(self, lengths: BlockLengths) -> int:
+        return lengths.context + lengths.fed if self.inner is None else self.inner.fewest_keys(lengths)
+
+    def layers(self, place: BlockPlace, seeds: Sequence[int]) -> Sequence[HeldLayer]:
+        made = block_layers(self.inner, self.model, place, seeds)
+        self.owner.blocks.append(made)
+        return made
+
+
+def fresh_cache(model: Model, compress: Compress | None, seeds: Sequence[int]) -> Cache:
+    """An empty cache for these rows. seeds: one a row, for random choices."""
+    return DynamicCache(config=model.network.config) if compress is None else compress.cache(model, seeds)

@@ -1,0 +1,28 @@
+"""What all grids of cells share: outcomes with intervals, a folder that keeps finished cells, running, tables.
+
+A grid varies something (which keys are masked, which are dropped) over the same examples. Each of its cells is one
+measurement; `ablation` and `compressed` say what a cell is.
+"""
+
+from sinkscope.evaluation.grids.examples import Examples
+from sinkscope.evaluation.grids.outcomes import Difference, Outcome, difference
+from sinkscope.evaluation.grids.progress import Observer, Progress
+from sinkscope.evaluation.grids.running import Job, run_jobs
+from sinkscope.evaluation.grids.store import CellForm, Kept, read_cells
+from sinkscope.evaluation.grids.tables import Record, Tables
+
+__all__ = [
+    "CellForm",
+    "Difference",
+    "Examples",
+    "Job",
+    "Kept",
+    "Observer",
+    "Outcome",
+    "Progress",
+    "Record",
+    "Tables",
+    "difference",
+    "read_cells",
+    "run_jobs",
+]

@@ -1,0 +1,92 @@
+"""Cells as plain records, and these as Markdown, CSV and tables for people.
+
+A record is flat: one name, one value. What is shown to people of a record is a column of `Tables`, with a word on what
+it means.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tables:
+    """How the records of a kind of grid are shown.
+
+    columns: what is shown to people, and what it means. shown: those columns of a record. parts: what a line below a
+        table tells of how its cells were made, names of values by a heading. left_out: columns that a table goes
+        without where there is little room, the leaner the later.
+    """
+
+    columns: Mapping[str, str]
+    shown: Callable[[Record], dict[str, str]]
+    parts: Mapping[str, Sequence[str]]
+    left_out: Sequence[Sequence[str]]
+
+    def grouped(self, made: Sequence[Record]) -> dict[str, list[Record]]:
+        """The records of every model and task, by a title that says what the scores are."""
+        groups: dict[str, list[Record]] = {}
+        for one in made:
+            title = f"{one['model']}, {one['task']}: {one['unit']} ({one['better']}er is better), n = {one['n']}"
+            groups.setdefault(title, []).append(one)
+        return groups
+
+    def settings_line(self, made: Sequence[Record]) -> str:
+        """How the cells of a table were made: what all of them share, or the values that there are."""
+        parts = {part: [_values(made, name) for name in names] for part, names in self.parts.items()}
+        return "; ".join(f"{part}: {', '.join(filter(None, values))}" for part, values in parts.items() if any(values))
+
+    def legend(self, columns: Sequence[str]) -> str:
+        """What the columns mean."""
+        return "; ".join(f"{name}: {self.columns[name]}" for name in columns)
+
+    def columns_of(self, rows: Sequence[Mapping[str, str]]) -> list[str]:
+        """Columns in which any of the rows has something to say."""
+        return [name for name in self.columns if any(row[name] for row in rows)]
+
+    def markdown(self, made: Sequence[Record]) -> str:
+        """A table for every model and task, how it was made, and a legend."""
+        lines = []
+        named: dict[str, None] = {}
+        for title, some in self.grouped(made).items():
+            rows = [self.shown(one) for one in some]
+            columns = self.columns_of(rows)
+            named |= dict.fromkeys(columns)
+            lines += [f"### {title}", "", "| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+            lines += ["| " + " | ".join(row[name] for name in columns) + " |" for row in rows]
+            lines += ["", self.settings_line(some), ""]
+        return "\n".join([*lines, self.legend([name for name in self.columns if name in named]), ""])
+
+
+def as_csv(made: Sequence[Record]) -> str:
+    """With a head line; numbers in full, lists with spaces between."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(made[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: _flat(value) for name, value in one.items()} for one in made)
+    return text.getvalue()
+
+
+def number(value: float | None, digits: int) -> str:
+    """A number for people; nothing for none."""
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def interval(value: float, low: float, high: float, digits: int = 3) -> str:
+    """A difference with its interval, signed."""
+    return f"{value:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
+
+
+def _flat(value: Any) -> Any:
+    return " ".join(str(one) for one in value) if isinstance(value, list) else value
+
+
+def _values(made: Sequence[Record], name: str) -> str:
+    found = dict.fromkeys(str(_flat(one[name])) for one in made if one[name] is not None)
+    return f"{name.replace('_', ' ')} {' and '.join(found)}" if found else ""

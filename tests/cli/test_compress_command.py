@@ -1,0 +1,198 @@
+"""`sinkscope compress`: a grid at the command line, its tables, and every mistake in one line."""
+
+import json
+from pathlib import Path
+
+import pytest
+from cli_runs import Command
+from rich.console import Console
+
+from sinkscope.cli import console
+from sinkscope.evaluation.compressed.questions import Questions
+
+
+@pytest.fixture
+def twin(twin_folders: dict[str, Path]) -> Path:
+    """An untrained autoregressive twin."""
+    return twin_folders["twin-ar"]
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    """A text in the little language."""
+    path = tmp_path / "story.txt"
+    path.write_text("Ann has the ball. Bo has the cup. Ann gives the ball to Cy. " * 4)
+    return path
+
+
+def test_a_grid_is_run_kept_and_taken_up_again(sinkscope: Command, twin: Path, tmp_path: Path) -> None:
+    options = (
+        "--task passkey --n 4 --room 20 --scorer key-norm,snapkv:window=4,random --ratio 1,0.5 --tokens 4 --draws 2"
+    )
+    given = (
+        "compress",
+        twin,
+        *options.split(),
+        "--skip-layers",
+        "none",
+        "--skip-layers",
+        0,
+        "--out",
+        tmp_path / "grid",
+    )
+    found = sinkscope(*given, "--json").document
+    assert [(one["scorer"], one["around"], one["kept"], one["draw"]) for one in found["cells"]] == [
+        ("all keys", "", "1", 0),
+        *[
+            (scorer, around, kept, draw)
+            for scorer, draws in (("key-norm", 1), ("snapkv window 4", 1), ("random", 2))
+            for around in ("", "skip 0")
+            for kept in ("0.5", "4 tokens")
+            for draw in range(draws)
+        ],
+    ]
+    assert len(found["contrasts"]) == 8 and len(found["verdicts"]) == 4 and found["notes"] == []
+    assert {(one["when"], one["room"], one["batch_size"], one["n"]) for one in found["cells"]} == {
+        ("context", 20, 16, 4)
+    }
+    halved = [one["kept_share"] for one in found["cells"] if one["kept"] == "0.5" and not one["around"]]
+    assert all(0.5 <= share < 0.6 for share in halved)
+    assert sinkscope(*given, "--resume", "--json").document == found  # the very cells, their times included
+    assert "holds cells already" in sinkscope(*given).mistake
+    assert {file.name for file in (tmp_path / "grid").iterdir()} == {"cells.jsonl", "table.md", "table.csv"}
+    written = (tmp_path / "grid" / "table.md").read_text()
+    assert written.count("| key-norm, skip 0 |") == 2 and found["verdicts"][0] in written
+    assert len((tmp_path / "grid" / "table.csv").read_text().splitlines()) == 1 + len(found["cells"])
+
+
+def test_people_get_a_table_and_what_it_says(sinkscope: Command, twin: Path) -> None:
+    given = (
+        "compress",
+        twin,
+        "--task",
+        "passkey",
+        "--n",
+        3,
+        "--room",
+        20,
+        "--scorer",
+        "streaming,random",
+        "--ratio",
+        0.5,
+    )
+    said = " ".join(sinkscope(*given).table.split())
+    assert "passkey: share of right answers (higher is better), n = 3" in said
+    assert "streaming is within noise of random at 0.5" in said
+    assert "really: share of the keys that stayed" in said and "when context" in said
+
+
+def test_a_narrow_terminal_gets_a_leaner_table(sinkscope: Command, twin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "out", Console(width=80))
+    given = ("compress", twin, "--task", "passkey", "--n", 3, "--room", 20, "--scorer", "key-norm", "--ratio", 0.5)
+    printed = sinkscope(*given).table
+    drawn = [line for line in printed.splitlines() if line[:1] in "┏┃┡│└"]
+    assert len(drawn) == 6 and max(map(len, drawn)) <= 80
+    assert "a wider terminal, --json and --out show more" in printed and "tokens/s" not in printed
+
+
+def test_diffusion_models_use_their_block_cache(sinkscope: Command, twin_folders: dict[str, Path]) -> None:
+    options = (
+        "--task passkey --n 3 --room 20 --scorer key-norm,random --ratio 0.5 --cache prefix --block-length 2 --json"
+    )
+    found = sinkscope("compress", twin_folders["twin-dlm"], *options.split()).document
+    assert {(one["when"], one["cache"], one["block_length"]) for one in found["cells"]} == {("block", "prefix", 2)}
+    assert found["notes"] == ["passkey: what each block's first pass commits comes from the whole cache (--when block)"]
+
+
+def test_a_file_is_read_for_its_perplexity(sinkscope: Command, twin: Path, text: Path) -> None:
+    options = ("--window", 24, "--n", 2, "--scorer", "key-norm,random", "--ratio", 0.5, "--json")
+    found = sinkscope("compress", twin, "--task", text, *options).document
+    assert {(one["task"], one["unit"], one["window"]) for one in found["cells"]} == {("story.txt", "nats a token", 24)}
+    assert found["cells"][0]["perplexity"] > 1 and found["cells"][1]["difference"] is not None
+
+
+def test_pruning_while_a_model_writes(sinkscope: Command, twin: Path) -> None:
+    given = (
+        "compress",
+        twin,
+        "--task",
+        "passkey",
+        "--n",
+        2,
+        "--room",
+        20,
+        "--scorer",
+        "random",
+        "--ratio",
+        0.5,
+        "--json",
+    )
+    found = sinkscope(*given, "--when", "decode", "--prune-after", 9).document
+    assert found["cells"][1]["kept_share"] < 0.9 and found["cells"][1]["prune_after"] == 9
+    never = sinkscope(*given, "--when", "decode", "--prune-after", 60).document
+    assert never["cells"][1]["nothing_dropped"] and "nothing was dropped" in never["verdicts"][0]
+
+
+def test_an_interrupted_grid_says_what_was_kept(
+    sinkscope: Command, twin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Questions.run
+
+    def stopped(self: Questions, compress: object, observer: object) -> object:
+        if compress is not None:
+            raise KeyboardInterrupt
+        return run(self, None, observer)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Questions, "run", stopped)
+    given = ("compress", twin, "--task", "passkey", "--n", 2, "--room", 20, "--scorer", "random", "--ratio", 0.5)
+    said = sinkscope(*given, "--out", tmp_path / "grid").mistake
+    assert said.endswith(f"interrupted; cells that had ended are kept in {tmp_path / 'grid'}: go on with --resume")
+    [line] = (tmp_path / "grid" / "cells.jsonl").read_text().splitlines()
+    assert json.loads(line)["settings"]["compression"] is None
+
+
+BEFORE_A_MODEL = [
+    (("--task", "passkey", "--ratio", "half"), "--ratio takes numbers"),
+    (("--task", "passkey", "--ratio", "0"), "must lie above 0 and be at most 1, got 0.0"),
+    (("--task", "passkey", "--ratio", "1.5"), "must lie above 0 and be at most 1, got 1.5"),
+    (("--task", "passkey", "--ratio", "1"), "nothing is dropped in this grid"),
+    (("--task", "passkey", "--tokens", "0"), "a budget in tokens must be a whole number"),
+    (("--task", "passkey", "--scorer", "lowest"), "unknown scorer 'lowest'"),
+    (("--task", "passkey", "--scorer", "snapkv:window=wide"), "snapkv:window=32 for example"),
+    (("--task", "passkey", "--scorer", "snapkv:size=3"), "scorer 'snapkv' has no parameter 'size'"),
+    (("--task", "passkey", "--skip-layers", "first"), "--skip-layers takes whole numbers"),
+    (("--task", "passkey", "--when", "later"), "--when must be one of context, prompt, decode, block"),
+    (("--task", "passkey", "--when", "decode"), "--when decode needs --prune-after"),
+    (("--task", "passkey", "--when", "prompt", "--prune-after", "3"), "--prune-after is for --when decode"),
+    (("--task", "copy", "--when", "context"), "no context before its question"),
+    (("--task", "passkey", "--cache", "none"), "--cache must be one of prefix, dual"),
+    (("--task", "passkey", "--texts", "prose"), "has examples of its own"),
+    (("--task", "passkey", "--resume"), "--resume needs --out"),
+    (("--task", "chess"), "unknown task 'chess'"),
+    (("--task", "needle", "--depths", "2"), "depths lie between 0"),
+    (("--task", "needle", "--lengths", "long"), "--lengths takes whole numbers"),
+    (("--task", "perplexity", "--texts", "nowhere.txt"), "No such file"),
+    (("--task", "perplexity", "--when", "prompt"), "perplexity asks none"),
+]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"), BEFORE_A_MODEL, ids=lambda one: "-".join(one) if isinstance(one, tuple) else ""
+)
+def test_mistakes_are_told_before_a_model_is_read(sinkscope: Command, wrong: tuple[str, ...], said: str) -> None:
+    assert said in sinkscope("compress", "no-such-model", *wrong).mistake
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (("--task", "passkey", "--tokens", "2", "--protect-first", "3"), "are protected; keep more or protect fewer"),
+        (("--task", "passkey", "--skip-layers", "9"), "no layer 9 to skip"),
+        (("--task", "passkey", "--skip-layers", "0,1"), "all 2 layers are skipped"),
+        (("--task", "passkey", "--room", "300"), "the context is 64"),
+        (("--task", "needle", "--lengths", "90"), "the context is 64"),
+        (("--task", "passkey", "--when", "block"), "has no block cache"),
+    ],
+)
+def test_what_a_model_can_not_do_is_one_line(sinkscope: Command, twin: Path, wrong: tuple[str, ...], said: str) -> None:
+    assert said in sinkscope("compress", twin, "--n", 8, "--room", 20, *wrong).mistake
