@@ -26,7 +26,7 @@ def digest(folder: Path) -> str:
 def test_the_page_was_built_from_these_sources() -> None:
     built = re.search('<meta name="sinkscope-sources" content="([0-9a-f]{64})">', PAGE.read_text(encoding="utf-8"))
     assert built is not None
-    assert built[1] == digest(FRONTEND), "the page is not current: run `npm ci && npm run build` in frontend/"
+    assert built[1] == digest(FRONTEND), "the page is not current: run `npm install && npm run build` in frontend/"
 
 
 def test_a_change_of_the_sources_shows(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_a_change_of_the_sources_shows(tmp_path: Path) -> None:
 def test_the_build_gives_the_same_bytes(tmp_path: Path) -> None:
     node = shutil.which("node")
     if node is None or not (FRONTEND / "node_modules" / "esbuild").is_dir():
-        pytest.skip("building the page needs node, and `npm ci` in frontend/")
+        pytest.skip("building the page needs node, and `npm install` in frontend/")
     command = [node, "build/page.mjs", "--out", str(tmp_path / "page.html")]
     subprocess.run(command, cwd=FRONTEND, check=True, capture_output=True, timeout=120)
     assert (tmp_path / "page.html").read_bytes() == PAGE.read_bytes()
