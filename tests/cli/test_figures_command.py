@@ -1,26 +1,11 @@
 """`sinkscope figures`: files made, what is left out, and every mistake in one line."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from cli_runs import Command, files_under
 
-from sinkscope.decoding import Denoising
-from sinkscope.families import Model
-from sinkscope.trace import Prompt, record
-
 ODD = ["\n", "<0x0A>", "<0xE2>", "שלום", "😀", "🧿", "漢字", "$x^2$", "\x00", "<b>&\"'", "\\n", "\u0301"]
-
-
-@pytest.fixture(scope="module")
-def trace(tiny: Callable[[str], Model], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A recorded trace without token strings, its two samples of 6 steps."""
-    out = tmp_path_factory.mktemp("traces") / "llada.zarr"
-    prompts = [Prompt("q0", [5, 9, 2, 8]), Prompt("q1", [7, 3, 11])]
-    record(tiny("llada-tiny"), prompts, Denoising(gen_length=6, block_length=3, steps=6), out=out)
-    return out
 
 
 def test_files_are_made_and_listed(sinkscope: Command, trace: Path, tmp_path: Path) -> None:

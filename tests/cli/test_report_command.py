@@ -3,29 +3,16 @@
 import json
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli_runs import Command, files_under
 
-from sinkscope.decoding import Denoising
 from sinkscope.errors import UserError
-from sinkscope.families import Model
 from sinkscope.report.page import Live, choose, read_template
-from sinkscope.trace import Prompt, record
 
 ODD = ["\n", "<0xE2>", "שלום", "😀", "\ud83d", "</script><script>alert(1)</script>", "\x1b[31m", "\u2028", "<!--", ""]
-
-
-@pytest.fixture(scope="module")
-def trace(tiny: Callable[[str], Model], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A recorded trace without token strings, its two samples of 6 steps."""
-    out = tmp_path_factory.mktemp("traces") / "llada.zarr"
-    prompts = [Prompt("q0", [5, 9, 2, 8]), Prompt("q1", [7, 3, 11])]
-    record(tiny("llada-tiny"), prompts, Denoising(gen_length=6, block_length=3, steps=6), out=out)
-    return out
 
 
 def document_in(file: Path) -> dict[str, Any]:

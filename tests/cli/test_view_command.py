@@ -6,7 +6,6 @@ import subprocess
 import sys
 import urllib.request
 import webbrowser
-from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -14,21 +13,9 @@ import pytest
 from cli_runs import Command, files_under, strict_json
 
 from sinkscope.cli import view
-from sinkscope.decoding import Denoising
-from sinkscope.families import Model
 from sinkscope.report.page import PageServer
-from sinkscope.trace import Prompt, record
 
 COMMAND = (sys.executable, "-c", "from sinkscope.cli.main import main; main()", "view")
-
-
-@pytest.fixture(scope="module")
-def trace(tiny: Callable[[str], Model], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A recorded trace, its two samples of 6 steps."""
-    out = tmp_path_factory.mktemp("traces") / "llada.zarr"
-    prompts = [Prompt("q0", [5, 9, 2, 8]), Prompt("q1", [7, 3, 11])]
-    record(tiny("llada-tiny"), prompts, Denoising(gen_length=6, block_length=3, steps=6), out=out)
-    return out
 
 
 def test_it_serves_until_it_is_interrupted(trace: Path) -> None:

@@ -1,6 +1,7 @@
 """Samples in the trace's schema with strong sinks, cells of ablations, logs, and a look at what Axes hold."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -228,3 +229,13 @@ def xs(line: Line2D) -> NDArray[np.float64]:
 
 def ys(line: Line2D) -> NDArray[np.float64]:
     return np.asarray(line.get_ydata(), dtype=np.float64)
+
+
+def edited(trace: Path, target: Path, **attributes: object) -> Path:
+    """A copy of a trace, its first sample's attributes changed."""
+    shutil.copytree(trace, target)
+    file = target / "samples" / "000000" / "zarr.json"
+    document = json.loads(file.read_text())
+    document["attributes"] |= attributes
+    file.write_text(json.dumps(document))
+    return target

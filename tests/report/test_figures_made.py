@@ -1,6 +1,5 @@
 """Traces opened for drawing, and all figures that they allow, written into a folder."""
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from report_samples import log_row, shown
+from report_samples import edited, log_row, shown
 
 from sinkscope.decoding import Decoding, Denoising
 from sinkscope.errors import UserError
@@ -38,16 +37,6 @@ def traces(tiny: Callable[[str], Model], causal_folder: Path, tmp_path_factory: 
     causal = load_model(causal_folder, dtype="float32", device="cpu")
     record(causal, prompts[1:], Decoding(max_new_tokens=5), out=root / "causal.zarr")
     return root
-
-
-def edited(trace: Path, target: Path, **attributes: object) -> Path:
-    """A copy of a trace, its first sample's attributes changed."""
-    shutil.copytree(trace, target)
-    file = target / "samples" / "000000" / "zarr.json"
-    document = json.loads(file.read_text())
-    document["attributes"] |= attributes
-    file.write_text(json.dumps(document))
-    return target
 
 
 def test_all_that_the_inputs_allow_is_made(traces: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from page_reading import LITTLE_PAGE, check_close, elements, read_array, read_page
+from report_samples import edited
 
 from sinkscope.decoding import Decoding, Denoising
 from sinkscope.errors import UserError
@@ -34,16 +35,6 @@ def traces(tiny: Callable[[str], Model], causal_folder: Path, tmp_path_factory: 
     causal = load_model(causal_folder, dtype="float32", device="cpu")
     record(causal, prompts[1:], Decoding(max_new_tokens=5), out=root / "causal.zarr")
     return root
-
-
-def edited(trace: Path, target: Path, **attributes: object) -> Path:
-    """A copy of a trace, its first sample's attributes changed."""
-    shutil.copytree(trace, target)
-    file = target / "samples" / "000000" / "zarr.json"
-    document = json.loads(file.read_text())
-    document["attributes"] |= attributes
-    file.write_text(json.dumps(document))
-    return target
 
 
 def test_two_traces_of_different_lengths_come_back(traces: Path, tmp_path: Path) -> None:

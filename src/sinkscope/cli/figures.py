@@ -6,6 +6,8 @@ from typing import Annotated
 import typer
 
 from sinkscope.cli import console
+from sinkscope.cli.analysing import RuleOptions
+from sinkscope.cli.groups import takes_groups
 from sinkscope.cli.options import Json
 from sinkscope.errors import UserError
 from sinkscope.report.figures import (
@@ -19,16 +21,17 @@ from sinkscope.report.figures import (
     read_compressions,
     read_training,
 )
-from sinkscope.sinks import GROUPS, SinkRule, make_rule
+from sinkscope.sinks import GROUPS
 from sinkscope.sinks.scales import require_scale
 
 
 def add_to(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("figures")(_figures)
+    app.command("figures")(takes_groups(_figures))
 
 
 def _figures(
+    rules: RuleOptions,
     traces: Annotated[
         list[Path] | None, typer.Argument(metavar="TRACE", help="Folders that `sinkscope trace` wrote.")
     ] = None,
@@ -49,11 +52,7 @@ def _figures(
         typer.Option(metavar="FOLDER", help="With a training log, or a packaged twin's name; may be repeated."),
     ] = None,
     sample: Annotated[list[str] | None, typer.Option(help="Id of a sample; may be repeated. All if left out.")] = None,
-    rule: Annotated[str, typer.Option(help="excess, zscore, threshold, top-k or first.")] = "excess",
     scale: Annotated[str, typer.Option(help="Scale of scores: sum, percent or mean.")] = "sum",
-    epsilon: Annotated[float | None, typer.Option(help="Of excess; 3.")] = None,
-    k: Annotated[float | None, typer.Option(help="Of zscore, top-k and first.")] = None,
-    value: Annotated[float | None, typer.Option(help="Of threshold; 0.3.")] = None,
     group: Annotated[str, typer.Option(help=f"Queries that pay the attention: {', '.join(GROUPS)}.")] = "all",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace figures that exist.")] = False,
     as_json: Json = False,
@@ -62,7 +61,10 @@ def _figures(
     if not (traces or ablation or compression or log):
         raise UserError("nothing to draw: name traces, --ablation FOLDER, --compression FOLDER or --log FOLDER")
     names = check_figures(out, ending=ending, only=only or (), overwrite=overwrite)
-    made = _rule(rule, scale, {"epsilon": epsilon, "k": k, "value": value})
+    require_scale(scale)
+    made = rules.made(
+        scale if rules.rule == "excess" else None
+    )  # the scale of scores is the rule's own where it has one
     subjects, notes = open_subjects(traces or [], made, group, sample or ())
     inputs = Inputs(
         subjects=subjects,
@@ -81,13 +83,6 @@ def _figures(
 
         found = make_figures(inputs, out, ending=ending, only=names, overwrite=overwrite, observer=observe)
     _report(found, notes, as_json)
-
-
-def _rule(name: str, scale: str, given: dict[str, float | None]) -> SinkRule:
-    """The rule; the scale of scores is the rule's own too, where it has one."""
-    require_scale(scale)
-    settings: dict[str, float | str] = {key: value for key, value in given.items() if value is not None}
-    return make_rule(name, **settings, **({"scale": scale} if name == "excess" else {}))
 
 
 def _report(made: Made, notes: list[str], as_json: bool) -> None:

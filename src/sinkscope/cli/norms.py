@@ -5,15 +5,15 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-import xarray
 
 from sinkscope.cli import console
+from sinkscope.cli.analysing import MOST_ROWS, RuleOptions, chosen_samples, print_table
+from sinkscope.cli.groups import takes_groups
 from sinkscope.cli.options import Json
-from sinkscope.cli.sinks import MOST_ROWS
 from sinkscope.compression.diagnostics import AMONG, NORM_TABLES, NormReport, Which, summarise_norms
 from sinkscope.errors import UserError
-from sinkscope.sinks import GROUPS, RULES, make_rule, table_rows
-from sinkscope.trace import Trace, open_trace
+from sinkscope.sinks import GROUPS
+from sinkscope.trace import open_trace
 
 SHOWN = ("overview", "correlation", "loss", "overlap", "stability")
 """Tables that are printed when none is named."""
@@ -21,21 +21,18 @@ SHOWN = ("overview", "correlation", "loss", "overlap", "stability")
 
 def add_to(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("norms")(_norms)
+    app.command("norms")(takes_groups(_norms))
 
 
 def _norms(
     trace_path: Annotated[
         Path, typer.Argument(metavar="TRACE", help="Folder that `sinkscope trace --norms --by-group heads` wrote.")
     ],
+    rules: RuleOptions,
     ratio: Annotated[float, typer.Option(help="Share of the keys kept, of overlap and stability.")] = 0.5,
     among: Annotated[str, typer.Option(help=f"Keys that are looked at: {', '.join(AMONG)}.")] = "all",
     group: Annotated[str, typer.Option(help=f"Queries that pay the attention: {', '.join(GROUPS)}.")] = "all",
-    rule: Annotated[str, typer.Option(help=f"Of the sinks: {', '.join(RULES)}.")] = "excess",
     scale: Annotated[str | None, typer.Option(help="Scale of excess: sum, percent or mean.")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="Of excess; 3.")] = None,
-    k: Annotated[float | None, typer.Option(help="Of zscore, top-k and first.")] = None,
-    value: Annotated[float | None, typer.Option(help="Of threshold; 0.3.")] = None,
     table: Annotated[
         list[str] | None, typer.Option(help=f"One of {', '.join(NORM_TABLES)}, or all; may be repeated.")
     ] = None,
@@ -44,15 +41,14 @@ def _norms(
     as_json: Json = False,
 ) -> None:
     """Compare key norms with attention: correlation, attention loss, overlap with sinks, stability; beside chance."""
-    given = {"scale": scale, "epsilon": epsilon, "k": k, "value": value}
-    made = make_rule(rule, **{name: one for name, one in given.items() if one is not None})
+    made = rules.made(scale)
     names = list(table or (NORM_TABLES if as_json else SHOWN))
     names = list(NORM_TABLES) if "all" in names else names
     unknown = [name for name in names if name not in NORM_TABLES]
     if unknown:
         raise UserError(f"unknown table {unknown[0]!r}: use one of {', '.join(NORM_TABLES)}")
     trace = open_trace(trace_path)
-    report = summarise_norms(_chosen(trace, sample), made, ratio=ratio, which=Which(group=group, among=among))
+    report = summarise_norms(chosen_samples(trace, sample), made, ratio=ratio, which=Which(group=group, among=among))
     if as_json:
         document = report.to_dict()
         document["tables"] = {name: document["tables"][name] for name in names}
@@ -61,20 +57,11 @@ def _norms(
     _print(report, names, rows)
 
 
-def _chosen(trace: Trace, ids: list[str] | None) -> Iterable[xarray.Dataset]:
-    return trace if not ids else [trace[one] for one in ids]
-
-
 def _print(report: NormReport, names: Iterable[str], most_rows: int) -> None:
     settings = ", ".join(f"{name}={value}" for name, value in report.settings.items())
     samples = console.counted(report.samples, "sample")
     console.out.print(f"[bold]{report.model.get('name')}[/bold]: {samples}; {settings}")
     for name in names:
-        cells = table_rows(report.tables[name])
-        caption = str(report.tables[name].attrs["about"])
-        if len(cells) > most_rows:
-            caption = f"{caption} ({len(cells) - most_rows} more rows: --rows)"
-        lines = [list(row.values()) for row in cells[:most_rows]]
-        console.out.print(console.table(name, list(cells[0]), lines, caption=caption))
+        print_table(name, report.tables[name], most_rows)
     for name, reason in report.left_out.items():
         console.out.print(f"left out: {name}, {reason}", markup=False)

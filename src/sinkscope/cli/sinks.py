@@ -8,32 +8,27 @@ import typer
 import xarray
 
 from sinkscope.cli import console
+from sinkscope.cli.analysing import MOST_ROWS, RuleOptions, chosen_samples, print_table
+from sinkscope.cli.groups import takes_groups
 from sinkscope.cli.options import Json
 from sinkscope.errors import UserError
-from sinkscope.sinks import GROUPS, RULES, TABLES, SinkReport, make_rule, summarise, table_rows
+from sinkscope.sinks import GROUPS, TABLES, SinkReport, summarise
 from sinkscope.trace import Trace, open_trace
 from sinkscope.trace.reading import reading_values
 
 SHOWN = ("overview", "layers", "tokens", "classes", "motion")
 """Tables that are printed when none is named."""
 
-MOST_ROWS = 40
-
 
 def add_to(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("sinks")(_sinks)
+    app.command("sinks")(takes_groups(_sinks))
 
 
 def _sinks(
     trace_path: Annotated[Path, typer.Argument(metavar="TRACE", help="Folder that `sinkscope trace` wrote.")],
-    rule: Annotated[str, typer.Option(help=f"{', '.join(RULES)}.")] = "excess",
+    rules: RuleOptions,
     scale: Annotated[str | None, typer.Option(help="Scale of excess: sum, percent or mean.")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="Excess over the mean of the others; 3.")] = None,
-    k: Annotated[
-        float | None, typer.Option(help="Of zscore: standard deviations, 3; of top-k, first: how many, 1.")
-    ] = None,
-    value: Annotated[float | None, typer.Option(help="Of threshold: share of attention; 0.3.")] = None,
     group: Annotated[str, typer.Option(help=f"Queries that pay the attention: {', '.join(GROUPS)}.")] = "all",
     table: Annotated[
         list[str] | None, typer.Option(help=f"One of {', '.join(TABLES)}, or all; may be repeated.")
@@ -43,8 +38,7 @@ def _sinks(
     as_json: Json = False,
 ) -> None:
     """Find attention sinks in a trace: where they are, what they hold, how they move."""
-    given = {"scale": scale, "epsilon": epsilon, "k": k, "value": value}
-    made = make_rule(rule, **{name: one for name, one in given.items() if one is not None})
+    made = rules.made(scale)
     names = list(TABLES) if as_json and not table else list(table or SHOWN)
     if "all" in names:
         names = list(TABLES)
@@ -65,7 +59,7 @@ def _sinks(
 def _chosen(trace: Trace, ids: list[str] | None) -> Iterable[xarray.Dataset]:
     if not len(trace):
         raise UserError(f"the trace {trace.path} holds no samples yet")
-    return trace if not ids else [trace[one] for one in ids]
+    return chosen_samples(trace, ids)
 
 
 def print_report(report: SinkReport, names: Iterable[str], most_rows: int = MOST_ROWS) -> None:
@@ -76,11 +70,6 @@ def print_report(report: SinkReport, names: Iterable[str], most_rows: int = MOST
     console.out.print(f"[bold]{report.model.get('name')}[/bold]: {samples}, {rule}, queries: {report.group}")
     for name in names:
         if name in report.tables:
-            cells = table_rows(report.tables[name])
-            columns, rows = list(cells[0]) if cells else [], [list(row.values()) for row in cells]
-            caption = str(report.tables[name].attrs["about"])
-            if len(rows) > most_rows:
-                caption = f"{caption} ({len(rows) - most_rows} more rows: --rows)"
-            console.out.print(console.table(name, columns, rows[:most_rows], caption=caption))
+            print_table(name, report.tables[name], most_rows)
         else:
             console.out.print(f"{name}: {report.absent[name]}")

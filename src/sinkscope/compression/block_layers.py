@@ -16,7 +16,7 @@ from sinkscope.attention.holding import hand_over, narrowed
 from sinkscope.attention.places import Places
 from sinkscope.compression.budgets import Budget
 from sinkscope.compression.choosing import EMPTY, choose_kept
-from sinkscope.compression.dropping import Contents, check_protected, only_kept
+from sinkscope.compression.dropping import Contents, at_columns, check_protected, check_received, only_kept
 from sinkscope.compression.scorers import CachedLayer, Rotation, Scorer
 from sinkscope.decoding.caches import BlockLayer, BlockPlace, HeldLayer
 from sinkscope.errors import UserError
@@ -52,14 +52,13 @@ class BlockRules:
 
     def _shown(self, context: Contents, place: BlockPlace, queries: torch.Tensor, scale: float) -> CachedLayer:
         scorer = self.scorer
-        if scorer.needs_received and context.received is None:
-            raise UserError(f"scorer {scorer.name!r} needs attention statistics: run it inside `with ss.watch(model):`")
-        kv_heads, positions, block = context.keys.shape[1], context.positions(), slice(place.start, place.stop)
-        columns = context.columns.expand(-1, kv_heads, -1).long()
+        check_received(scorer, context)
+        positions, block = context.positions(), slice(place.start, place.stop)
+        columns = context.columns_by_head()
         return CachedLayer(
             keys=context.keys,
             values=context.values,
-            positions=positions.unsqueeze(1).expand(-1, kv_heads, -1).gather(-1, columns.clamp(min=0)),
+            positions=at_columns(positions, columns),
             real=columns != EMPTY,
             layer=self.layer,
             length=context.real[:, : place.start].sum(-1),

@@ -72,6 +72,10 @@ class Contents:
             received=None if self.received is None else self.received[..., first:].clone(),
         )
 
+    def columns_by_head(self) -> torch.Tensor:
+        """`columns` of every head, (batch, kv_head, slot) int64."""
+        return self.columns.expand(-1, self.keys.shape[1], -1).long()
+
     def positions(self) -> torch.Tensor:
         """Position in its row of every column, (batch, column); 0 for padding on the left."""
         return (self.real.long().cumsum(-1) - 1).clamp(min=0)
@@ -125,18 +129,15 @@ class LayerRules:
     def _shown(
         self, contents: Contents, seeds: Sequence[int], queries: torch.Tensor | None, scale: float
     ) -> CachedLayer:
-        if self.scorer.needs_received and contents.received is None:
-            raise UserError(
-                f"scorer {self.scorer.name!r} needs attention statistics: run it inside `with ss.watch(model):`"
-            )
-        kv_heads, positions = contents.keys.shape[1], contents.positions()
-        columns = contents.columns.expand(-1, kv_heads, -1).long()
+        check_received(self.scorer, contents)
+        positions = contents.positions()
+        columns = contents.columns_by_head()
         count = 0 if queries is None else queries.shape[2]
         wanted = queries is not None and self.scorer.needs_queries
         return CachedLayer(
             keys=contents.keys,
             values=contents.values,
-            positions=positions.unsqueeze(1).expand(-1, kv_heads, -1).gather(-1, columns.clamp(min=0)),
+            positions=at_columns(positions, columns),
             real=columns != EMPTY,
             layer=self.layer,
             length=contents.real.sum(-1),
@@ -155,6 +156,17 @@ class LayerRules:
         lengths, prompts = seen.length.tolist(), seen.prompt_length.tolist()
         for count, has, length, prompt in zip(counts, held, lengths, prompts, strict=True):
             check_protected(self.scorer, count, has, length, prompt)
+
+
+def at_columns(positions: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    """The positions (batch, column) of slots that stand for these columns (batch, kv_head, slot); any for `EMPTY`."""
+    return positions.unsqueeze(1).expand(-1, columns.shape[1], -1).gather(-1, columns.clamp(min=0))
+
+
+def check_received(scorer: Scorer, contents: Contents) -> None:
+    """Raise `UserError` where a scorer needs received attention and nobody watched."""
+    if scorer.needs_received and contents.received is None:
+        raise UserError(f"scorer {scorer.name!r} needs attention statistics: run it inside `with ss.watch(model):`")
 
 
 def check_protected(scorer: Scorer, count: int, held: int, length: int, prompt_length: int) -> None:

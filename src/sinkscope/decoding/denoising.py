@@ -35,7 +35,7 @@ from sinkscope.decoding.choice import Block, Choice, Predictions
 from sinkscope.decoding.compressing import Compression
 from sinkscope.decoding.compressing_blocks import block_layers, check_block_compression
 from sinkscope.decoding.confidence import CONFIDENCE, Candidates
-from sinkscope.decoding.forward import forward_for
+from sinkscope.decoding.forward import forward_for, guided
 from sinkscope.decoding.intervening import Intervention, check_intervention
 from sinkscope.decoding.sampling import Sampler, prompt_seeds, row_generators, uniform_noise
 from sinkscope.decoding.schedules import SCHEDULES
@@ -282,8 +282,7 @@ class _Run:
             return self._forward(self._tokens, fed, wanted, groups, cache)
         blind = self._tokens.masked_fill(self._real & ~self._generated, self._mask_id)
         both = torch.cat([self._tokens, blind])
-        conditional, unconditional = self._forward(both, fed, wanted, groups.repeat(2, 1), cache).chunk(2)
-        return unconditional + (self._settings.cfg_scale + 1) * (conditional - unconditional)
+        return guided(self._forward(both, fed, wanted, groups.repeat(2, 1), cache), self._settings.cfg_scale)
 
     def _open(self, block: int) -> torch.Tensor:
         """Positions that may be committed now, (batch, position): masked, and not in a later block."""

@@ -108,6 +108,13 @@ class IntervenedForward(Forward):
         return logits[: self._rows]
 
 
+def guided(both: torch.Tensor, scale: float) -> torch.Tensor:
+    """Logits (batch, ...) under classifier-free guidance, un + (scale + 1)(cond - un), from those of a `doubled`
+    canvas: rows with the prompt, then the same without it."""
+    conditional, unconditional = both.chunk(2)
+    return unconditional + (scale + 1) * (conditional - unconditional)
+
+
 def forward_for(model: Model, canvas: Canvas, intervention: Intervention | None, seeds: Sequence[int]) -> Forward:
     """The way to call the network on this canvas."""
     masking = at_work(intervention)

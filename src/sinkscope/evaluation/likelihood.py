@@ -27,7 +27,7 @@ import torch
 
 from sinkscope.attention import GROUPS
 from sinkscope.decoding.canvas import Canvas, doubled
-from sinkscope.decoding.forward import forward_for
+from sinkscope.decoding.forward import forward_for, guided
 from sinkscope.decoding.intervening import Removed, added
 from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.errors import UserError
@@ -194,8 +194,7 @@ def _logits(
     logits = forward(tokens, (0, width), (batch.prompt_length, width), groups)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if cfg_scale > 0:
-        told, blind_logits = logits.chunk(2)
-        logits = blind_logits + (cfg_scale + 1) * (told - blind_logits)
+        logits = guided(logits, cfg_scale)
     return logits, None if forward.removed is None else forward.removed.first(rows).whole()
 
 

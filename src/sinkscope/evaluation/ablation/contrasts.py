@@ -17,11 +17,11 @@ from typing import Any
 
 from sinkscope.evaluation.ablation.base import Removal
 from sinkscope.evaluation.ablation.grid import PLAIN, SINKS
-from sinkscope.evaluation.ablation.rows import Row, same_examples
+from sinkscope.evaluation.ablation.rows import Row
 from sinkscope.evaluation.grids.outcomes import Difference, difference
+from sinkscope.evaluation.grids.rows import same_examples
+from sinkscope.interventions.controls import find_control
 
-_BY_MASS = ("equal-mass",)
-"""Controls that are to hold as much attention by the map as the sinks; the others are to be as many."""
 _AS_MANY, _AS_MUCH = 0.05, 0.1
 """Relative differences up to which counts and masses are called the same."""
 
@@ -59,7 +59,7 @@ class Contrast:
         """What the control fell short of, in words; None where it did not."""
         if self.sinks is None or self.other is None:
             return None
-        if self.control in _BY_MASS:
+        if find_control(self.control).by_mass:
             if self.other.reached < (1 - _AS_MUCH) * self.other.wanted:
                 return f"it reached {self.other.reached:.2f} of {self.other.wanted:.2f} by the map"
             short = self.other.removed < (1 - _AS_MUCH) * self.sinks.removed

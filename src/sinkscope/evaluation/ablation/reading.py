@@ -7,13 +7,12 @@ A folder may hold the cells of several grids. A last line that was cut short is 
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from sinkscope.evaluation.ablation.grid import PLAIN, SINKS, Cell, label
 from sinkscope.evaluation.ablation.rows import Row, row_of
-from sinkscope.evaluation.grids.store import CellForm, read_cells
+from sinkscope.evaluation.grids.store import CellForm, read_draws
 from sinkscope.interventions import MaskSinks
 from sinkscope.sinks import make_rule
 
@@ -24,16 +23,7 @@ def read_rows(folder: Path) -> list[Row]:
     A cell's draw is counted among those that differ by their seed alone. Raises `UserError` for a folder without cells,
     and for a line that is none.
     """
-    kept = read_cells(folder, FORM)
-    seeds: dict[str, set[int]] = {}
-    for settings, _ in kept:
-        name, seed = _without_seed(settings)
-        seeds.setdefault(name, set()).add(seed)
-    rows = []
-    for settings, measured in kept:
-        name, seed = _without_seed(settings)
-        rows.append(_row(settings, measured, sorted(seeds[name]).index(seed)))
-    return rows
+    return [_row(*kept) for kept in read_draws(folder, FORM, "intervention")]
 
 
 def _row(settings: dict[str, Any], measured: dict[str, Any], draw: int = 0) -> Row:
@@ -58,10 +48,3 @@ def _intervention(kept: dict[str, Any] | None) -> MaskSinks | None:
         rest = dict(keys)
         keys = make_rule(str(rest.pop("rule")), **rest)
     return MaskSinks(**{**kept, "keys": keys})
-
-
-def _without_seed(settings: dict[str, Any]) -> tuple[str, int]:
-    """All settings but the seed of a control, as text that is the same for the same; and that seed."""
-    intervention = dict(settings["intervention"] or {})
-    seed = intervention.pop("seed", 0)
-    return json.dumps({**settings, "intervention": intervention}, sort_keys=True), seed

@@ -8,27 +8,16 @@ from typing import Any
 
 from sinkscope.evaluation.ablation.base import Removal
 from sinkscope.evaluation.ablation.grid import Cell
-from sinkscope.evaluation.grids.outcomes import Outcome
+from sinkscope.evaluation.grids.rows import MeasuredRow, stated_by
 from sinkscope.interventions import MaskSinks
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class Row(MeasuredRow):
     """One finished cell."""
 
-    model: str
-    task: str
-    settings: Mapping[str, Any]
-    """Everything that decided its numbers: model, measure, intervention, versions."""
     cell: Cell
-    outcome: Outcome
     removed: Removal | None
-    better: str
-    """Which scores are better, "high" or "low"."""
-    unit: str
-    """What a score is, in a few words."""
-    batch_size: int
-    seconds: float
 
     @property
     def nothing_masked(self) -> str | None:
@@ -48,23 +37,7 @@ class Row:
 
 def row_of(cell: Cell, settings: Mapping[str, Any], measured: Mapping[str, Any]) -> Row:
     """From what is kept of a cell. Raises `KeyError`, `TypeError` or `ValueError` for what is none."""
-    return Row(
-        model=str(settings["model"]["name"]),
-        task=str(settings["measure"]["task"]),
-        settings=settings,
-        cell=cell,
-        outcome=Outcome.read(measured),
-        removed=measured["removed"],
-        better=measured["better"],
-        unit=measured["unit"],
-        batch_size=measured["batch_size"],
-        seconds=measured["seconds"],
-    )
-
-
-def same_examples(one: Row, other: Row) -> bool:
-    """Whether two rows are of the same model and the same measure."""
-    return all(one.settings[name] == other.settings[name] for name in ("model", "measure"))
+    return Row(cell=cell, removed=measured["removed"], **stated_by(settings, measured))
 
 
 def _why_no_sinks(plan: MaskSinks) -> str:

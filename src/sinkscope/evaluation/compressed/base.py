@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from sinkscope.compression import Compress
+from sinkscope.evaluation.grids.base import GridMeasure
 from sinkscope.evaluation.grids.outcomes import Outcome
 from sinkscope.families import Model
 
@@ -23,45 +24,18 @@ class Weighed:
     """Generated or scored, of all examples."""
 
 
-class Measure(Protocol):
+class Measure(GridMeasure, Protocol):
     """Something that gives one number an example, whatever keys are dropped."""
-
-    @property
-    def task(self) -> str:
-        """Its name."""
 
     @property
     def when(self) -> str:
         """When keys are dropped, a name of `ways.WAYS`."""
-
-    @property
-    def n(self) -> int:
-        """Number of examples."""
-
-    @property
-    def better(self) -> str:
-        """Which scores are better, "high" or "low"."""
-
-    @property
-    def unit(self) -> str:
-        """What a score is, in a few words."""
-
-    @property
-    def batch_size(self) -> int:
-        """Examples run together; no score depends on it, up to rounding."""
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What to know before believing the numbers, a sentence each."""
 
     def check(self, compress: Compress) -> None:
         """Raise `UserError` where this can't be measured."""
 
     def run(self, compress: Compress | None, observer: Callable[[int], None]) -> tuple[Outcome, Weighed]:
         """Measure; None keeps every key. observer: called with the number of examples done."""
-
-    def settings(self) -> dict[str, Any]:
-        """Everything that decides the numbers, apart from the model and what is dropped, as JSON."""
 
 
 MakeMeasure = Callable[[Model], Measure]

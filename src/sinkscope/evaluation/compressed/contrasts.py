@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sinkscope.evaluation.compressed.grid import CONTROL
-from sinkscope.evaluation.compressed.rows import Row, same_examples
+from sinkscope.evaluation.compressed.rows import Row
 from sinkscope.evaluation.grids.outcomes import Difference, difference
+from sinkscope.evaluation.grids.rows import same_examples
 
 
 @dataclass(frozen=True)

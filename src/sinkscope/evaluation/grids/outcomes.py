@@ -87,6 +87,17 @@ def difference(first: Sequence[Outcome], second: Sequence[Outcome]) -> Differenc
     return Difference(value, low, high)
 
 
+def pool(draws: Sequence[Outcome]) -> Outcome | None:
+    """Several draws over the same examples as one outcome, example by example; None where there is none."""
+    if len(draws) < 2:
+        return draws[0] if draws else None
+    return Outcome(
+        np.sum([one.numerators for one in draws], axis=0),
+        np.sum([one.denominators for one in draws], axis=0),
+        exact=False,
+    )
+
+
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 

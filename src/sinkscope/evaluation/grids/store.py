@@ -101,6 +101,29 @@ def read_cells(folder: Path, form: CellForm) -> list[Kept]:
     return _parsed(folder / NAME, _whole_lines(content), form)
 
 
+def read_draws(folder: Path, form: CellForm, varied: str) -> list[tuple[dict[str, Any], dict[str, Any], int]]:
+    """As `read_cells`, each cell with the number of its draw, from 0, among those that differ by their seed alone.
+
+    varied: the setting that the grid varies, and that holds the seed, if any.
+    """
+    kept = read_cells(folder, form)
+    named = [_without_seed(settings, varied) for settings, _ in kept]
+    seeds: dict[str, set[int]] = {}
+    for name, seed in named:
+        seeds.setdefault(name, set()).add(seed)
+    return [
+        (settings, measured, sorted(seeds[name]).index(seed))
+        for (settings, measured), (name, seed) in zip(kept, named, strict=True)
+    ]
+
+
+def _without_seed(settings: dict[str, Any], varied: str) -> tuple[str, int]:
+    """All settings but the seed, as text that is the same for the same; and that seed."""
+    rest = dict(settings[varied] or {})
+    seed = rest.pop("seed", 0)
+    return json.dumps({**settings, varied: rest}, sort_keys=True), seed
+
+
 def _read(file: Path, form: CellForm) -> dict[str, dict[str, Any]]:
     """Cells by key. A last line that was cut short is taken off the file."""
     content = file.read_bytes() if file.exists() else b""

@@ -39,6 +39,8 @@ class Control(ABC):
     """Whether it draws at random."""
     by_class: ClassVar[bool] = False
     """Whether it needs the classes of tokens."""
+    by_mass: ClassVar[bool] = False
+    """Whether it is to hold as much attention as the sinks; else it is to be as many keys."""
 
     @abstractmethod
     def choose(self, situation: Situation) -> torch.Tensor:

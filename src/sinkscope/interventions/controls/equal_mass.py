@@ -17,6 +17,7 @@ class EqualMass(Control):
     """Random keys, never the sinks, whose received attention adds up to that of the sinks, as near as can be."""
 
     noisy = True
+    by_mass = True
 
     def choose(self, situation: Situation) -> torch.Tensor:
         order = situation.noise.masked_fill(~situation.candidates, torch.inf).argsort(dim=-1, stable=True)

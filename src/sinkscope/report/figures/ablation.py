@@ -20,10 +20,12 @@ from matplotlib.figure import Figure
 from sinkscope.errors import UserError
 from sinkscope.evaluation.ablation import Outcome, Row
 from sinkscope.evaluation.ablation.grid import PLAIN, SINKS
+from sinkscope.evaluation.grids import pool
 from sinkscope.report.figures.inputs import Inputs
 from sinkscope.report.figures.labels import caption, entitle, printable, shortened
 from sinkscope.report.figures.panels import fresh_axes, legend_above, only_outer_labels, panels
 from sinkscope.report.figures.registry import figure
+from sinkscope.report.figures.score_lines import name_score, score_line
 from sinkscope.report.figures.style import BASE, LINES, SINK, house_style
 
 PLAIN_KEYS = "none"
@@ -62,22 +64,16 @@ def paint(ax: Axes, rows: Sequence[Row]) -> None:
             cells = [one for one in keys if family_of(one) == kind or (kind == kinds[0] and one == PLAIN_KEYS)]
             there = {keys.index(one): found for one in cells if (found := pooled(rows, one, name)) is not None}
             if there:
-                _draw(ax, {place + shift: found for place, found in there.items()}, _look(number, name), label)
+                points = {place + shift: found for place, found in there.items()}
+                score_line(ax, points, label, _look(number, name))
                 label = None
     for place in range(2, len(keys)):
         if family_of(keys[place]) != family_of(keys[place - 1]):
             ax.axvline(place - 0.5, color=BASE, linewidth=0.5)
     ax.set_xticks(np.arange(len(keys)), [_broken(one) for one in keys])
     ax.set_xlabel("keys masked in every layer and head")
-    ax.set_ylabel("nats a token (lower is better)" if rows[0].better == "low" else "score (higher is better)")
+    name_score(ax, rows[0].better)
     ax.set_ylim(bottom=-_FLOOR * ax.get_ylim()[1])  # points at 0 are seen whole
-
-
-def _draw(ax: Axes, points: dict[float, Outcome], look: dict[str, Any], label: str | None) -> None:
-    """One line of scores with their intervals."""
-    values = np.array([[found.score, *found.interval()] for found in points.values()])
-    reach = np.abs(values[:, 1:] - values[:, :1]).T
-    ax.errorbar(list(points), values[:, 0], reach, elinewidth=0.6, label=label, **look)
 
 
 def _look(number: int, name: str) -> dict[str, Any]:
@@ -109,14 +105,7 @@ def _number(keys: str) -> float:
 def pooled(rows: Sequence[Row], keys: str, masked: str) -> Outcome | None:
     """All draws of a cell as one outcome, example by example; for "none" the plain run; None where there is none."""
     wanted = PLAIN if keys == PLAIN_KEYS else masked
-    some = [row.outcome for row in rows if row.cell.masked == wanted and row.cell.keys == keys]
-    if len(some) < 2:
-        return some[0] if some else None
-    return Outcome(
-        np.sum([one.numerators for one in some], axis=0),
-        np.sum([one.denominators for one in some], axis=0),
-        exact=False,
-    )
+    return pool([row.outcome for row in rows if row.cell.masked == wanted and row.cell.keys == keys])
 
 
 def _broken(keys: str) -> str:

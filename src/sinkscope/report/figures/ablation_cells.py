@@ -4,7 +4,7 @@ Cells that differ in more than which keys are masked, such as the number of exam
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +22,14 @@ def read_ablations(folder: Path) -> tuple[Ablation, ...]:
     Raises `UserError` for a folder without cells, or with a line that is none.
     """
     rows = read_rows(folder)
-    plain = {_measured(row): row for row in rows if row.cell.intervention is None}
+    plain = {row.experiment: row for row in rows if row.cell.intervention is None}
     groups: dict[str, list[Row]] = {}
     for row in rows:
         if row.cell.intervention is not None:
-            groups.setdefault(_measured(row) + _text(_shared(row)), []).append(row)
+            groups.setdefault(row.experiment + json.dumps(_shared(row), sort_keys=True), []).append(row)
     if not groups:
         raise UserError(f"{folder} holds no cell in which anything is masked yet: run sinkscope ablate to its end")
-    return tuple(_ablation(some, plain.get(_measured(some[0]))) for some in groups.values())
+    return tuple(_ablation(some, plain.get(some[0].experiment)) for some in groups.values())
 
 
 def _ablation(rows: Sequence[Row], plain: Row | None) -> Ablation:
@@ -38,15 +38,6 @@ def _ablation(rows: Sequence[Row], plain: Row | None) -> Ablation:
     return Ablation(masking=masking, rows=tuple([plain, *rows] if plain is not None else rows))
 
 
-def _measured(row: Row) -> str:
-    """Model and measure, as text that is the same for the same."""
-    return _text({name: row.settings[name] for name in ("model", "measure")})
-
-
 def _shared(row: Row) -> dict[str, Any]:
     """What an intervention sets beside the keys, the control and its seed."""
     return {name: value for name, value in row.settings["intervention"].items() if name not in _VARIED}
-
-
-def _text(value: Mapping[str, Any]) -> str:
-    return json.dumps(value, sort_keys=True)

@@ -17,12 +17,12 @@ from matplotlib.figure import Figure
 
 from sinkscope.errors import UserError
 from sinkscope.evaluation.compressed import CONTROL, Row
-from sinkscope.evaluation.grids import Outcome
 from sinkscope.report.figures.compression_cells import budget_order, label_order, pooled
-from sinkscope.report.figures.inputs import Compressed, Inputs
+from sinkscope.report.figures.inputs import Inputs
 from sinkscope.report.figures.labels import caption, entitle, printable, shortened
 from sinkscope.report.figures.panels import fresh_axes, legend_above, only_outer_labels, panels
 from sinkscope.report.figures.registry import figure
+from sinkscope.report.figures.score_lines import name_score, score_line
 from sinkscope.report.figures.style import LINES, SOFT, house_style
 
 INTERVALS = "bars: 95 % intervals over examples; all draws of random together"
@@ -59,16 +59,10 @@ def paint(ax: Axes, rows: Sequence[Row], labels: Sequence[str] | None = None) ->
             for place, kept in enumerate(budgets)
             if (found := pooled(rows, label, kept)) is not None
         }
-        _draw(ax, there, label, looks[label])
+        score_line(ax, there, printable(label), looks[label])
     ax.set_xticks(np.arange(len(budgets)), budgets)
     ax.set_xlabel("share of keys kept")
-    ax.set_ylabel("nats a token (lower is better)" if rows[0].better == "low" else "score (higher is better)")
-
-
-def _draw(ax: Axes, points: dict[float, Outcome], label: str, look: dict[str, Any]) -> None:
-    values = np.array([[found.score, *found.interval()] for found in points.values()])
-    reach = np.abs(values[:, 1:] - values[:, :1]).T
-    ax.errorbar(list(points), values[:, 0], reach, elinewidth=0.6, label=printable(label), **look)
+    name_score(ax, rows[0].better)
 
 
 def _looks(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -94,17 +88,12 @@ def row_title(rows: Sequence[Row]) -> str:
     return f"{printable(shortened(one.model, 40))}, {printable(one.task)} ({one.when}), n = {one.outcome.n}"
 
 
-def compared(inputs: Inputs) -> tuple[Compressed, ...]:
-    """What was given. Raises `UserError` where there is none."""
-    if not inputs.compressions:
-        raise UserError("no comparison of compressed caches was given (--compression FOLDER)")
-    return inputs.compressions
-
-
 @figure("compression", "scores by share of keys kept, a line a scorer, with 95 % intervals")
 def compression_panels(inputs: Inputs) -> Figure:
     """One panel for every model and task."""
-    every = compared(inputs)
+    every = inputs.compressions
+    if not every:
+        raise UserError("no comparison of compressed caches was given (--compression FOLDER)")
     drawn, axes = panels(len(every), height=2.3, across=ACROSS, share=False)
     labels = list(dict.fromkeys(label for one in every for label in label_order(one.rows)))
     for ax, one in zip(axes, every, strict=True):

@@ -3,16 +3,13 @@
 Cells of different models, tasks or examples are kept apart.
 """
 
-import json
 from collections.abc import Sequence
 from math import inf
 from pathlib import Path
 
-import numpy as np
-
 from sinkscope.errors import UserError
 from sinkscope.evaluation.compressed import CONTROL, Row, read_rows
-from sinkscope.evaluation.grids import Outcome
+from sinkscope.evaluation.grids import Outcome, pool
 from sinkscope.report.figures.inputs import Compressed
 
 WHOLE_KEPT = "1"
@@ -25,8 +22,7 @@ def read_compressions(folder: Path) -> tuple[Compressed, ...]:
     """
     groups: dict[str, list[Row]] = {}
     for row in read_rows(folder):
-        named = {name: row.settings[name] for name in ("model", "measure")}
-        groups.setdefault(json.dumps(named, sort_keys=True), []).append(row)
+        groups.setdefault(row.experiment, []).append(row)
     if not any(row.cell.compress is not None for some in groups.values() for row in some):
         raise UserError(f"{folder} holds no cell in which anything is dropped yet: run sinkscope compress to its end")
     return tuple(Compressed(rows=tuple(some)) for some in groups.values())
@@ -53,14 +49,7 @@ def label_order(rows: Sequence[Row]) -> list[str]:
 def pooled(rows: Sequence[Row], label: str, kept: str) -> Outcome | None:
     """All draws of a cell as one outcome, example by example; for all keys the run without dropping; None where there
     is none."""
-    some = [row.outcome for row in rows if _is(row, label, kept)]
-    if len(some) < 2:
-        return some[0] if some else None
-    return Outcome(
-        np.sum([one.numerators for one in some], axis=0),
-        np.sum([one.denominators for one in some], axis=0),
-        exact=False,
-    )
+    return pool([row.outcome for row in rows if _is(row, label, kept)])
 
 
 def _is(row: Row, label: str, kept: str) -> bool:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from sinkscope.errors import UserError
 from sinkscope.evaluation.compressed import WHOLE, Row
-from sinkscope.report.figures.compression import compared, row_title
+from sinkscope.report.figures.compression import row_title
 from sinkscope.report.figures.compression_cells import WHOLE_KEPT, budget_order, label_order, pooled
 from sinkscope.report.figures.inputs import Inputs
 from sinkscope.report.figures.labels import caption, entitle, printable, shortened
@@ -74,9 +74,9 @@ def paint(ax: Axes, shares: NDArray[np.float64], rows: Sequence[Row]) -> AxesIma
 @figure("needle", "share of needles found by depth and length, a map a scorer and share of keys kept")
 def needle_maps(inputs: Inputs) -> Figure:
     """Of the first model and needle test among the inputs."""
-    tests = [one.rows for one in compared(inputs) if "depths" in one.rows[0].settings["measure"]]
+    tests = [one.rows for one in inputs.compressions if "depths" in one.rows[0].settings["measure"]]
     if not tests:
-        raise UserError("no needle test was given (sinkscope compress --task needle --out FOLDER)")
+        raise UserError("no needle test was given (sinkscope compress --task needle, then --compression FOLDER)")
     rows = tests[0]
     budgets, labels = budget_order(rows), label_order(rows)
     drawn = Figure(figsize=(WIDE, 0.5 + 1.25 * len(labels)), layout="constrained")
