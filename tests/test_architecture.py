@@ -23,6 +23,7 @@ ORDER = (
     "language",
     "evaluation",
     "training",
+    "selection",
     "report",
     "cli",
 )
@@ -167,14 +168,15 @@ def test_public_functions_are_annotated() -> None:
 
 def test_what_is_imported_is_declared() -> None:
     project = tomllib.loads((SOURCE.parent.parent / "pyproject.toml").read_text())["project"]
+    extras = ("gguf", "train", "eval", "vision", "channel")
     declared = [
         *project["dependencies"],
-        *project["optional-dependencies"]["gguf"],
-        *project["optional-dependencies"]["train"],
-        *project["optional-dependencies"]["eval"],
+        *(text for extra in extras for text in project["optional-dependencies"][extra]),
     ]
-    names = {text.split(">")[0].split("=")[0].strip().replace("-", "_") for text in declared}
-    # Packages that transformers itself needs and hands on.
-    handed_on = {"huggingface_hub", "tokenizers"}
+    called = {"pillow": "PIL", "scikit_learn": "sklearn", "sionna_no_rt": "sionna"}
+    packages = {text.split(">")[0].split("=")[0].strip().replace("-", "_") for text in declared}
+    names = {called.get(package, package) for package in packages}
+    # Packages that transformers and datasets themselves need and hand on.
+    handed_on = {"huggingface_hub", "tokenizers", "yaml"}
     used = {name.split(".")[0] for tree in TREES.values() for name in imported(tree)}
     assert used - set(sys.stdlib_module_names) - names - handed_on - {"sinkscope"} == set()

@@ -52,7 +52,7 @@ def test_rates_and_decay_are_the_recipes() -> None:
 def test_rates_warm_up_and_fall_to_a_twentieth_on_a_cosine(steps: int, warm_up: float, warm: int) -> None:
     recipe = changed(TINY, warm_up=warm_up)
     made = optimizers(network(), recipe)
-    rates = schedules(made, recipe, steps)
+    rates = schedules(made, recipe.warm_up, steps)
     used: list[list[float]] = [[], []]
     for _ in range(steps + 1):
         for place, (one, schedule) in enumerate(zip(made, rates, strict=True)):

@@ -10,7 +10,7 @@ output along with the statistics: equal to SDPA's to rounding, not to the bit; `
 bit for bit and costs more. A watched network belongs to one thread.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -73,13 +73,19 @@ class Watched:
 
 @contextmanager
 def watch(
-    model: Model | PreTrainedModel, collect: Collect | None = None, *, kernel: str | None = None
+    model: Model | PreTrainedModel,
+    collect: Collect | None = None,
+    *,
+    kernel: str | None = None,
+    passes: Sequence[torch.nn.Module] | None = None,
 ) -> Iterator[Watched]:
     """Observe every forward pass of `model` made inside the block.
 
     collect: what to keep besides received attention. kernel: "one-pass" or "two-pass" (see `attention.kernels`); by
-        default the faster one for the device. Raises `UserError` for an unknown kernel, layers or heads that are not
-        there, a network whose attention can't be seen, and a network that is watched already.
+        default the faster one for the device. passes: the modules whose call is a pass; by default the network and its
+        body, else parts that are called by themselves, single blocks for instance. Raises `UserError` for an unknown
+        kernel, layers or heads that are not there, a network whose attention can't be seen, and a network that is
+        watched already.
     """
     network = model.network if isinstance(model, Model) else model
     collect = collect or Collect()
@@ -91,7 +97,7 @@ def watch(
         raise UserError("this network is being watched already; use the outer `with watch(...)` block")
     watched, current = Watched(shape_of(network), collect), Pass(kernel)
     previous = network.config._attn_implementation
-    hooks = _follow(network, watched, current)
+    hooks = _follow(_outer(network) if passes is None else passes, watched, current)
     try:
         if previous != NAME:
             network.set_attn_implementation(NAME)
@@ -106,8 +112,13 @@ def watch(
             network.set_attn_implementation(previous)
 
 
-def _follow(network: PreTrainedModel, watched: Watched, current: Pass) -> list[RemovableHandle]:
-    """Begin and end passes with the outermost call: of the network, or of its body where that is called by itself."""
+def _outer(network: PreTrainedModel) -> list[torch.nn.Module]:
+    """The network, and its body, which may be called by itself."""
+    return [network] if network.base_model is network else [network, network.base_model]
+
+
+def _follow(outer: Sequence[torch.nn.Module], watched: Watched, current: Pass) -> list[RemovableHandle]:
+    """Begin and end passes with the outermost call of these modules."""
     depth = 0
 
     def before(_: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -123,7 +134,6 @@ def _follow(network: PreTrainedModel, watched: Watched, current: Pass) -> list[R
         if depth == 0 and output is not None:  # None: the pass failed, and says so itself
             watched.take(current.finish())
 
-    outer = [network] if network.base_model is network else [network, network.base_model]
     return [
         hook
         for module in outer

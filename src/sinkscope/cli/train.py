@@ -1,14 +1,13 @@
 """`sinkscope train`: train twins of the little language, or go on with their training."""
 
-import json
-from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from sinkscope.cli import console
+from sinkscope.cli.fields import given_fields
 from sinkscope.cli.options import Json
 from sinkscope.errors import UserError
 from sinkscope.families.model import parse_device
@@ -43,7 +42,7 @@ def _train(
 
     parse_device(device)
     given = {"tokens": tokens, "precision": precision, "seed": seed, "points": points}
-    changes = {name: value for name, value in given.items() if value is not None} | _fields(set_field or [])
+    changes = {name: value for name, value in given.items() if value is not None} | given_fields(set_field or [])
     there = read_recipe(out)
     recipe = recipe_from({**({} if there is None else there.to_dict()), **changes})
     with console.progress(as_json) as bar:
@@ -62,19 +61,6 @@ def _train(
             measuring=Measuring(problems_at_points=problems, problems_at_end=final_problems),
         )  # fmt: skip
     _report(folders, as_json)
-
-
-def _fields(given: Sequence[str]) -> dict[str, Any]:
-    changes = {}
-    for text in given:
-        name, sign, value = text.partition("=")
-        if not sign:
-            raise UserError(f"--set takes FIELD=VALUE, got {text!r}")
-        try:
-            changes[name] = json.loads(value)
-        except ValueError as error:
-            raise UserError(f"--set {name} takes JSON, such as 0.02 or [32, 64], got {value!r}") from error
-    return changes
 
 
 def _report(folders: dict[str, Path], as_json: bool) -> None:

@@ -7,7 +7,9 @@ are not matrices in its sense.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
+from typing import Protocol
 
 from torch import nn
 from torch.optim import AdamW, Muon, Optimizer
@@ -19,25 +21,52 @@ LAST_FACTOR = 0.05
 _BETAS = (0.9, 0.95)
 
 
+class Rates(Protocol):
+    """How fast which weights learn."""
+
+    @property
+    def matrix_optimizer(self) -> str:
+        """muon or adamw"""
+
+    @property
+    def matrix_rate(self) -> float:
+        """Of the matrices of the layers."""
+
+    @property
+    def other_rate(self) -> float:
+        """Of the rest, always under AdamW."""
+
+    @property
+    def weight_decay(self) -> float:
+        """Of all."""
+
+
 def optimizers(network: nn.Module, recipe: Recipe) -> tuple[Optimizer, Optimizer]:
     """The recipe's optimizer of the layers' matrices, and AdamW for the rest; together over all weights."""
     weights = dict(network.named_parameters())
     matrices = [weight for name, weight in weights.items() if _is_matrix(name, weight)]
     rest = [weight for name, weight in weights.items() if not _is_matrix(name, weight)]
-    decay = recipe.weight_decay
-    for_rest = AdamW(rest, lr=recipe.other_rate, betas=_BETAS, weight_decay=decay)
-    if recipe.matrix_optimizer == "adamw":
-        return AdamW(matrices, lr=recipe.matrix_rate, betas=_BETAS, weight_decay=decay), for_rest
-    return Muon(matrices, lr=recipe.matrix_rate, weight_decay=decay, momentum=0.95), for_rest
+    return optimizer_pair(matrices, rest, recipe)
+
+
+def optimizer_pair(
+    matrices: Sequence[nn.Parameter], rest: Sequence[nn.Parameter], rates: Rates
+) -> tuple[Optimizer, Optimizer]:
+    """One optimizer for matrices, one for the rest."""
+    decay = rates.weight_decay
+    for_rest = AdamW(rest, lr=rates.other_rate, betas=_BETAS, weight_decay=decay)
+    if rates.matrix_optimizer == "adamw":
+        return AdamW(matrices, lr=rates.matrix_rate, betas=_BETAS, weight_decay=decay), for_rest
+    return Muon(matrices, lr=rates.matrix_rate, weight_decay=decay, momentum=0.95), for_rest
 
 
 def _is_matrix(name: str, weight: nn.Parameter) -> bool:
     return weight.ndim == 2 and ".layers." in name
 
 
-def schedules(made: tuple[Optimizer, ...], recipe: Recipe, steps: int) -> list[LambdaLR]:
+def schedules(made: Sequence[Optimizer], warm_up: float, steps: int) -> list[LambdaLR]:
     """A warm-up and a cosine over `steps` steps for each."""
-    return [LambdaLR(one, partial(factor, warm_up=recipe.warm_up, steps=steps)) for one in made]
+    return [LambdaLR(one, partial(factor, warm_up=warm_up, steps=steps)) for one in made]
 
 
 def factor(step: int, *, warm_up: float, steps: int) -> float:

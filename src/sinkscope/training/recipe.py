@@ -98,15 +98,15 @@ def recipe_from(stored: Mapping[str, Any]) -> Recipe:
     surplus = sorted(stored.keys() - known)
     if surplus:
         raise UserError(f"a recipe has no {', '.join(surplus)}; its fields are {', '.join(sorted(known))}")
-    return Recipe(**{name: _typed(name, value, known[name]) for name, value in stored.items()})
+    return Recipe(**{name: typed_field(name, value, known[name]) for name, value in stored.items()})
 
 
-def _typed(name: str, value: object, like: object) -> Any:
-    """A value from JSON for a field whose default is `like`."""
+def typed_field(name: str, value: object, like: object) -> Any:
+    """A value from JSON for a field whose default is `like`. Raises `UserError` for one of another type."""
     if type(like) is tuple:
         if type(value) not in (list, tuple):
             raise UserError(f"{name}={value!r}, wanted a list such as {list(like)}")
-        return tuple(_typed(name, item, like[0]) for item in cast(list[object], value))
+        return tuple(typed_field(name, item, like[0]) for item in cast(list[object], value))
     # A whole number will do for a fraction, but True is no number.
     if type(value) not in ((int, float) if type(like) is float else (type(like),)):
         raise UserError(f"{name} got {value!r}, wanted {_IN_WORDS[type(like)]} such as {like!r}")

@@ -160,7 +160,7 @@ def _prepare(kind: Kind, recipe: Recipe, out: Path, device: str, checkpoint: Pat
     accelerator = _accelerator(recipe, parse_device(device))
     network = initial_network(recipe, kind, out)
     made = optimizers(network, recipe)
-    rates = schedules(made, recipe, recipe.steps(kind))
+    rates = schedules(made, recipe.warm_up, recipe.steps(kind))
     network, *prepared = accelerator.prepare(network, *made)
     accelerator.register_for_checkpointing(*rates)
     if checkpoint is not None:

@@ -1,0 +1,31 @@
+"""Pictures to train token selection on, and to measure it with.
+
+    splits = load_images(default_source())         # "fashion-mnist" where it is installed, else "digits"
+    splits = load_images("folder:flowers", size=64, seed=1)
+    splits.train.pixels([0, 1, 2])                 # (3, channel, row, column), floats in [-1, 1]
+
+Every picture is held in memory as bytes; `check_memory` refuses what would take too many.
+"""
+
+from sinkscope.discovery import import_modules
+from sinkscope.selection.data.base import Parts, Source
+from sinkscope.selection.data.images import ImageSet, Splits, as_bytes, normalised
+from sinkscope.selection.data.loading import default_source, load_images
+from sinkscope.selection.data.reading import describe_skipped
+from sinkscope.selection.data.registry import SOURCES, find_source
+
+import_modules(__path__, __name__)
+
+__all__ = [
+    "SOURCES",
+    "ImageSet",
+    "Parts",
+    "Source",
+    "Splits",
+    "as_bytes",
+    "default_source",
+    "describe_skipped",
+    "find_source",
+    "load_images",
+    "normalised",
+]

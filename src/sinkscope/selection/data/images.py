@@ -1,0 +1,124 @@
+"""Labelled pictures in memory, and the three parts that a study needs of them.
+
+Pictures are held as bytes, one a pixel and channel; floats are made of those that are asked for. A set takes n x
+channels x rows x columns bytes, and twice that for a moment while a part is carved from it.
+
+`pixels` maps bytes to [-1, 1] by x / 127.5 - 1, for every data set. Checkpoints trained with the mean and deviation of
+ImageNet (DeiT, DINOv2) saw colours at another scale: fine-tune them, or expect a little less of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from sinkscope.errors import UserError
+from sinkscope.selection.data.splitting import stratified
+
+MAX_GIB = 8
+"""More than this is refused, counted over all parts of a data set."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ImageSet:
+    """Pictures of one size with their classes, in a fixed order."""
+
+    images: torch.Tensor
+    """(n, channel, row, column) uint8"""
+    labels: torch.Tensor
+    """(n,) int64, indices into `classes`"""
+    classes: tuple[str, ...]
+    name: str
+    """Where the pictures come from"""
+    skipped: tuple[tuple[str, str], ...] = ()
+    """(path, reason) of what could not be read, in order"""
+
+    def __post_init__(self) -> None:
+        if self.images.dtype != torch.uint8 or self.images.ndim != 4 or not len(self.images):
+            got = f"{self.images.dtype} {tuple(self.images.shape)}"
+            raise UserError(f"{self.name}: wanted images as uint8 (n, channel, row, column) with n > 0, got {got}")
+        if self.labels.dtype != torch.int64 or self.labels.shape != self.images.shape[:1]:
+            got = f"{self.labels.dtype} {tuple(self.labels.shape)}"
+            raise UserError(f"{self.name}: wanted int64 labels for {len(self.images)} images, got {got}")
+        low, high = int(self.labels.min()), int(self.labels.max())
+        if low < 0 or high >= len(self.classes):
+            raise UserError(f"{self.name}: labels run from {low} to {high}, but there are {len(self.classes)} classes")
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(channel, row, column)."""
+        channels, rows, columns = self.images.shape[1:]
+        return channels, rows, columns
+
+    def pixels(self, indices: torch.Tensor | Sequence[int]) -> torch.Tensor:
+        """The pictures at some indices as float32 in [-1, 1], (index, channel, row, column)."""
+        return normalised(self.images[torch.as_tensor(indices)])
+
+    def select(self, indices: torch.Tensor, name: str) -> ImageSet:
+        """The pictures at some indices as a set of another name; what was skipped stays with the whole."""
+        return replace(self, images=self.images[indices], labels=self.labels[indices], name=name, skipped=())
+
+    def take(self, count: int, *, seed: int = 0) -> ImageSet:
+        """At most `count` pictures, every class with the share that it has here. Raises `UserError` for none."""
+        if count < 1:
+            raise UserError(f"{self.name}: at least one picture must be taken, got {count}")
+        if count >= len(self):
+            return self
+        chosen = stratified(self.labels, count, seed)
+        return replace(self.select(chosen, f"{self.name}, {count} of {len(self)}"), skipped=self.skipped)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Splits:
+    """Three parts without a picture in common: to fit by, to choose by (the controller's table), to report."""
+
+    train: ImageSet
+    validation: ImageSet
+    test: ImageSet
+
+    def __post_init__(self) -> None:
+        for part in (self.validation, self.test):
+            if part.classes != self.train.classes or part.shape != self.train.shape:
+                raise UserError(f"{part.name}: other classes or another image size than in {self.train.name}")
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes, the same in every part."""
+        return self.train.classes
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(channel, row, column), the same in every part."""
+        return self.train.shape
+
+    @property
+    def skipped(self) -> tuple[tuple[str, str], ...]:
+        """(path, reason) of what could not be read in any part."""
+        return self.train.skipped + self.validation.skipped + self.test.skipped
+
+
+def normalised(images: torch.Tensor) -> torch.Tensor:
+    """Bytes as float32 in [-1, 1]: x / 127.5 - 1."""
+    return images.float() / 127.5 - 1
+
+
+def as_bytes(pixels: torch.Tensor) -> torch.Tensor:
+    """The inverse of `normalised`, rounded to the nearest byte; what lies outside [-1, 1] is cut off."""
+    return ((pixels + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
+
+
+def check_memory(count: int, shape: tuple[int, int, int], name: str) -> None:
+    """Raise `UserError` if so many pictures of (channel, row, column) would take more than `MAX_GIB`."""
+    needed = count * math.prod(shape) / 2**30
+    if needed > MAX_GIB:
+        size = " x ".join(str(length) for length in shape)
+        raise UserError(
+            f"{name}: {count} pictures of {size} bytes take {needed:.1f} GiB in memory, where {MAX_GIB} are allowed; "
+            "give a smaller size, or fewer pictures"
+        )

@@ -1,0 +1,167 @@
+"""Decode picture files to bytes of one size and one number of channels.
+
+Only formats that Pillow decodes itself are opened, never those that start another program (EPS). Of an animation the
+first frame is taken, a camera's orientation mark is obeyed, transparent places are shown on white, 16 bits are cut to
+8. Grey stays one channel as long as every picture is grey; a palette counts as colour.
+
+What can't be read is skipped and named: `describe_skipped` says it in one line.
+"""
+
+from __future__ import annotations
+
+import struct
+import warnings
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from sinkscope.errors import UserError
+from sinkscope.selection.data.images import ImageSet, check_memory
+
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+_GREY = ("1", "L", "LA", "La")
+_DEEP = "I;16"
+"""How the names of Pillow's 16-bit modes begin"""
+_UNKNOWN_RANGE = ("I", "F")
+_DAMAGE = (
+    OSError, SyntaxError, ValueError, TypeError, IndexError, KeyError, EOFError, OverflowError, struct.error,
+    zlib.error, Image.DecompressionBombError,
+)  # fmt: skip
+"""All that Pillow's decoders raise on damaged files"""
+
+Skipped = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture that is not decoded yet."""
+
+    name: str
+    """What it is called where it can't be read"""
+    open: Callable[[], BinaryIO]
+    label: int
+
+
+def read_parts(
+    parts: Mapping[str, Sequence[Picture]], classes: tuple[str, ...], size: int | None, title: str
+) -> dict[str, ImageSet]:
+    """Decode every part.
+
+    size: rows and columns to bring every picture to; None wants all to have one size. Raises `UserError` for a picture
+    of another size, for a part of which nothing can be read, and for too much memory.
+    """
+    every = [picture for pictures in parts.values() for picture in pictures]
+    with warnings.catch_warnings():
+        # Pillow warns of odd marks in files that it then reads all the same
+        warnings.filterwarnings("ignore", module=r"PIL\.")
+        shape = _common_shape(every, size, title)
+        check_memory(len(every), shape, title)
+        return {part: _read(pictures, classes, shape, size, f"{title}, {part}") for part, pictures in parts.items()}
+
+
+def resized(images: torch.Tensor, size: int | None, name: str) -> torch.Tensor:
+    """Grey bytes (n, row, column) as (n, 1, row, column), brought to `size` as files are."""
+    if size is None or tuple(images.shape[1:]) == (size, size):
+        return images.unsqueeze(1)
+    check_memory(len(images), (1, size, size), name)
+    out = torch.empty(len(images), 1, size, size, dtype=torch.uint8)
+    for row, image in enumerate(images.numpy()):
+        out[row] = _as_tensor(_fit(Image.fromarray(image), size))
+    return out
+
+
+def describe_skipped(skipped: Skipped, most: int = 3) -> str | None:
+    """One line that counts what could not be read and names the first; None for nothing."""
+    if not skipped:
+        return None
+    named = "; ".join(f"{path} ({reason})" for path, reason in skipped[:most])
+    more = f"; and {len(skipped) - most} more" if len(skipped) > most else ""
+    return f"skipped {len(skipped)} file{'s' * (len(skipped) > 1)} that can't be read: {named}{more}"
+
+
+def _read(
+    pictures: Sequence[Picture], classes: tuple[str, ...], shape: tuple[int, int, int], size: int | None, name: str
+) -> ImageSet:
+    images = torch.empty(len(pictures), *shape, dtype=torch.uint8)
+    labels: list[int] = []
+    skipped: list[tuple[str, str]] = []
+    for picture in pictures:
+        decoded = _decode(picture, shape[0], size)
+        if isinstance(decoded, str):
+            skipped.append((picture.name, decoded))
+            continue
+        if decoded.shape != shape:
+            raise UserError(
+                f"{picture.name} has {decoded.shape[1]} x {decoded.shape[2]} pixels (rows x columns), those before it "
+                f"{shape[1]} x {shape[2]}; give a size to bring all to one"
+            )
+        images[len(labels)] = decoded
+        labels.append(picture.label)
+    if not labels:
+        raise UserError(f"{name}: nothing to read; {describe_skipped(tuple(skipped), 1) or 'it has no pictures'}")
+    return ImageSet(
+        images=images[: len(labels)], labels=torch.tensor(labels), classes=classes, name=name, skipped=tuple(skipped)
+    )
+
+
+def _common_shape(pictures: Sequence[Picture], size: int | None, title: str) -> tuple[int, int, int]:
+    """(channel, row, column): colour if any is, and the size asked for or that of the first that can be read."""
+    channels = 3 if any(_is_colour(picture) for picture in pictures) else 1
+    if size is not None:
+        return channels, size, size
+    reason = "it has no pictures"
+    for picture in pictures:
+        decoded = _decode(picture, channels, None)
+        if not isinstance(decoded, str):
+            _, rows, columns = decoded.shape
+            return channels, rows, columns
+        reason = f"{picture.name} ({decoded})"
+    raise UserError(f"{title}: none of {len(pictures)} files can be read; the last: {reason}")
+
+
+def _is_colour(picture: Picture) -> bool:
+    try:
+        with picture.open() as stream, Image.open(stream, formats=FORMATS) as image:
+            return image.mode not in (*_GREY, *_UNKNOWN_RANGE) and not image.mode.startswith(_DEEP)
+    except _DAMAGE:
+        return False
+
+
+def _decode(picture: Picture, channels: int, size: int | None) -> torch.Tensor | str:
+    """(channel, row, column) bytes, or the reason why there are none."""
+    try:
+        with picture.open() as stream, Image.open(stream, formats=FORMATS) as image:
+            upright = ImageOps.exif_transpose(image)
+            plain = _plain(upright, "RGB" if channels == 3 else "L")
+            return _as_tensor(plain if size is None else _fit(plain, size))
+    except UnidentifiedImageError:
+        return f"not a picture in {', '.join(FORMATS)}"
+    except _DAMAGE as error:
+        return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+def _plain(image: Image.Image, mode: str) -> Image.Image:
+    """Eight bits a channel, without transparency."""
+    if image.mode in _UNKNOWN_RANGE:
+        raise ValueError("pixels of 32 bits, of which nobody says what is white")
+    if image.mode.startswith(_DEEP):
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert(mode)
+    if image.has_transparency_data:
+        white = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(white, image.convert("RGBA"))
+    return image.convert(mode)
+
+
+def _fit(image: Image.Image, size: int) -> Image.Image:
+    """Shorter side to `size`, and the middle cut out."""
+    return ImageOps.fit(image, (size, size), method=Image.Resampling.BICUBIC)
+
+
+def _as_tensor(image: Image.Image) -> torch.Tensor:
+    array = np.array(image)
+    return torch.from_numpy(array).reshape(*array.shape[:2], -1).permute(2, 0, 1)

@@ -1,0 +1,92 @@
+"""Everything that decides a training: the transformer, where it selects, what is drawn, how long it learns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from sinkscope.errors import UserError
+from sinkscope.selection.budgets import check_alpha
+from sinkscope.selection.channels import find_channel
+from sinkscope.selection.codec import check_rate
+from sinkscope.selection.modes import find_mode
+from sinkscope.training.recipe import typed_field
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A training. The size of the transformer counts only where none is given to start from."""
+
+    seed: int = 0
+    patch: int = 4
+    """Side of a patch, in pixels"""
+    width: int = 64
+    depth: int = 6
+    heads: int = 4
+    gates: tuple[int, ...] = (1, 2)
+    """Blocks that have a gate before them"""
+    split: int = 3
+    """The wire is before this block"""
+    mode: str = "exact"
+    channel: str = "awgn"
+    least_alpha: float = 0.05
+    """Shares are drawn evenly from here to 1, one a picture"""
+    least_rate: float = 0.05
+    """Rates are drawn evenly in their logarithm from here to 1, one a step"""
+    snr: tuple[float, float] = (-15.0, 20.0)
+    """SNRs are drawn evenly between these, in dB, one a picture"""
+    clean: float = 0.25
+    """Share of the steps in which tokens are handed over as they are, without codec and channel"""
+    budget_weight: float = 1.0
+    """Of the squared distance of the relaxed share from the one asked for, beside the cross-entropy"""
+    shift: int = 2
+    """Pictures are moved by up to so many pixels"""
+    pictures: int = 0
+    """Learn from so many pictures, an equal share of each class; 0 is all"""
+    batch: int = 64
+    pretraining: int = 3
+    """Passes over the data in which the transformer learns to classify, whole"""
+    selecting: int = 5
+    """Passes in which it learns to do so with what gates and channel leave"""
+    matrix_optimizer: str = "muon"
+    """Of the matrices of the blocks, muon or adamw; the rest is always under AdamW"""
+    matrix_rate: float = 0.02
+    other_rate: float = 3e-3
+    weight_decay: float = 0.05
+    warm_up: float = 0.05
+    """Share of the steps of each part in which the learning rate rises; it then falls on a cosine"""
+    largest_norm: float = 1.0
+    """Gradients are cut to it"""
+
+    def __post_init__(self) -> None:
+        find_mode(self.mode)
+        find_channel(self.channel)
+        check_alpha(self.least_alpha)
+        check_rate(self.least_rate)
+        for name in ("patch", "width", "depth", "heads", "batch", "selecting"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if min(self.pretraining, self.shift, self.pictures) < 0:
+            raise UserError("pretraining, shift and pictures can't be negative")
+        if self.matrix_optimizer not in ("muon", "adamw"):
+            raise UserError(f"matrix_optimizer must be muon or adamw, got {self.matrix_optimizer!r}")
+        low, high = self.snr
+        if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+            raise UserError(f"snr must be two finite numbers of decibels in ascending order, got {self.snr}")
+        if not 0 <= self.clean <= 1 or not 0 <= self.warm_up < 1:
+            raise UserError("clean must lie in [0, 1] and warm_up in [0, 1)")
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+
+def recipe_from(settings: Mapping[str, Any]) -> Recipe:
+    """A recipe from plain values; what is not named keeps its default. Raises `UserError` for what is no recipe."""
+    known: dict[str, Any] = {field.name: field.default for field in fields(Recipe)}
+    unknown = sorted(set(settings) - set(known))
+    if unknown:
+        raise UserError(f"a recipe has no {unknown[0]!r}: use {', '.join(known)}")
+    return Recipe(**{name: typed_field(name, value, known[name]) for name, value in settings.items()})

@@ -1,0 +1,224 @@
+"""Train a selection: first the transformer, whole; then gates, codec and transformer together.
+
+    trained = train_selective(Recipe(), load_images("fashion-mnist"), Path("runs/select"), source="fashion-mnist")
+
+A training that was killed goes on from the last pass that was finished and ends with the weights of an unbroken one (on
+one machine, with one number of threads). Each part has its own optimizers, warm-up and cosine, and the log says what
+the learning rate was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from accelerate import Accelerator
+from torch.optim import Optimizer
+
+from sinkscope.errors import UserError
+from sinkscope.selection.backbones import wrap
+from sinkscope.selection.data import ImageSet, Splits
+from sinkscope.selection.learning.drawing import Drawn, draw, steps_in_pass
+from sinkscope.selection.learning.log import Measured, add_row, measure
+from sinkscope.selection.learning.objective import selecting_loss, whole_loss
+from sinkscope.selection.learning.recipe import Recipe, recipe_from
+from sinkscope.selection.model import SelectiveViT
+from sinkscope.selection.saved import Trained, load_selective, save_selective
+from sinkscope.training import checkpoints
+from sinkscope.training.checkpoints import Progressed
+from sinkscope.training.optimizers import optimizer_pair, schedules
+
+RECIPE, MODEL = "recipe.json", "model"
+START = Progressed(step=0, loss=0.0, seconds=0.0)
+Observer = Callable[["Now"], None]
+Loss = Callable[[SelectiveViT, Drawn], torch.Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One part of a training."""
+
+    name: str
+    passes: int
+    loss: Loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class Now:
+    """Where a training stands, told after every step."""
+
+    part: str
+    step: int
+    steps: int
+    loss: float
+    learning_rate: float
+    """Of the matrices"""
+
+
+def parts_of(recipe: Recipe) -> list[Part]:
+    """The parts in order."""
+    selecting = partial(selecting_loss, budget_weight=recipe.budget_weight)
+    parts = [
+        Part(name="pretraining", passes=recipe.pretraining, loss=whole_loss),
+        Part(name="selecting", passes=recipe.selecting, loss=selecting),
+    ]
+    return [part for part in parts if part.passes]
+
+
+def new_model(recipe: Recipe, splits: Splits, start: transformers.PreTrainedModel | None = None) -> SelectiveViT:
+    """A model before its training: a ViT of the recipe's size, or the one to start from."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)
+        network = _network(recipe, splits.train) if start is None else start
+        return SelectiveViT(wrap(network), gates=recipe.gates, split=recipe.split, mode=recipe.mode)
+
+
+def _network(recipe: Recipe, data: ImageSet) -> transformers.ViTForImageClassification:
+    channels, rows, columns = data.shape
+    if rows % recipe.patch or columns % recipe.patch:
+        raise UserError(f"images of {rows} x {columns} can't be cut into patches of {recipe.patch} x {recipe.patch}")
+    if recipe.width % recipe.heads:
+        raise UserError(f"the width {recipe.width} can't be split over {recipe.heads} heads")
+    settings: dict[str, Any] = {
+        "hidden_size": recipe.width,
+        "num_hidden_layers": recipe.depth,
+        "num_attention_heads": recipe.heads,
+        "intermediate_size": 2 * recipe.width,
+        "image_size": (rows, columns),
+        "patch_size": recipe.patch,
+        "num_channels": channels,
+        "num_labels": len(data.classes),
+        "initializer_range": 0.5 * recipe.width**-0.5,  # transformers' 0.02 is for widths of a thousand
+    }
+    return transformers.ViTForImageClassification(transformers.ViTConfig(**settings))
+
+
+def train_selective(
+    recipe: Recipe,
+    splits: Splits,
+    out: Path,
+    *,
+    source: str,
+    start: transformers.PreTrainedModel | None = None,
+    device: str = "cpu",
+    observer: Observer | None = None,
+) -> Trained:
+    """Train in `out`, or go on there; the finished model lies in out/model.
+
+    Raises `UserError` for a folder with another recipe, a damaged checkpoint, and pictures that do not fit the model.
+    """
+    model = new_model(recipe, splits, start)
+    model.backbone.check_images(splits.train.pixels(torch.arange(1)))
+    _keep_recipe(recipe, source, out)
+    if recipe.pictures:
+        splits = replace(splits, train=splits.train.take(recipe.pictures, seed=recipe.seed))
+    for part in parts_of(recipe):
+        _learn(part, model, recipe, splits, out, Accelerator(cpu=device == "cpu"), observer)
+    trained = Trained(model.eval().cpu(), source, splits.train.classes, recipe.to_dict(), str(out / MODEL))
+    save_selective(trained, out / MODEL)
+    return load_selective(out / MODEL)
+
+
+def _keep_recipe(recipe: Recipe, source: str, out: Path) -> None:
+    """Write the recipe into the folder, or compare it with the one that is there."""
+    wanted = {"recipe": json.loads(json.dumps(recipe.to_dict())), "source": source}
+    file = out / RECIPE
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if not file.exists():
+            if any(out.iterdir()):
+                raise UserError(f"{out} holds other files; name a new or an empty folder")
+            file.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")
+            return
+        there = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{out} can't be used ({error.strerror or error}); name another folder") from error
+    except ValueError as error:
+        raise UserError(f"{file} is damaged ({error}); train in another folder") from error
+    if there != wanted:
+        changed = [name for name, value in wanted["recipe"].items() if there.get("recipe", {}).get(name) != value]
+        raise UserError(
+            f"{out} holds a training with another {', '.join(changed) or 'source'}; name another folder, or ask for "
+            "the same"
+        )
+
+
+def read_recipe(out: Path) -> Recipe | None:
+    """The recipe of the training in a folder, None where there is none."""
+    try:
+        return recipe_from(json.loads((out / RECIPE).read_text(encoding="utf-8"))["recipe"])
+    except OSError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{out / RECIPE} is damaged ({error}); train in another folder") from error
+
+
+def _learn(
+    part: Part,
+    model: SelectiveViT,
+    recipe: Recipe,
+    splits: Splits,
+    out: Path,
+    accelerator: Accelerator,
+    observer: Observer | None,
+) -> None:
+    """One part: pass after pass, each with a checkpoint and a line in the log."""
+    folder = out / part.name
+    length = steps_in_pass(len(splits.train), recipe.batch)
+    steps = part.passes * length
+    optimizers = _optimizers(model, recipe)
+    rates = schedules(optimizers, recipe.warm_up, steps)
+    run: Any
+    run, *made = accelerator.prepare(model, *optimizers)
+    accelerator.register_for_checkpointing(*rates)
+    checkpoint = checkpoints.newest(folder)
+    done = START if checkpoint is None else checkpoints.read_progress(checkpoint)
+    if checkpoint is not None:
+        accelerator.load_state(str(checkpoint))
+    for number in range(done.step // length, part.passes):
+        total = 0.0
+        model.train()
+        for step in range(number * length, (number + 1) * length):
+            learning_rate = float(rates[0].get_last_lr()[0])
+            total += _step(part, run, recipe, draw(splits.train, recipe, part.name, step), accelerator, made)
+            for schedule in rates:
+                schedule.step()
+            if observer is not None:
+                mean = total / (step + 1 - number * length)
+                observer(Now(part=part.name, step=step + 1, steps=steps, loss=mean, learning_rate=learning_rate))
+        row = Measured(
+            part=part.name,
+            number=number + 1,
+            loss=total / length,
+            learning_rate=learning_rate,
+            scores=measure(model, splits.validation, recipe),
+        )
+        done = Progressed(step=(number + 1) * length, loss=total / length, seconds=0.0)
+        add_row(out, row)
+        checkpoints.save(accelerator, folder, done)
+
+
+def _optimizers(model: SelectiveViT, recipe: Recipe) -> tuple[Optimizer, Optimizer]:
+    """Of the matrices of the blocks, and of everything else: embedding, head, gates, codec."""
+    matrices = [weight for block in model.backbone.blocks for weight in block.parameters() if weight.ndim == 2]
+    theirs = {id(weight) for weight in matrices}
+    rest = [weight for weight in model.parameters() if id(weight) not in theirs]
+    return optimizer_pair(matrices, rest, recipe)
+
+
+def _step(part: Part, model: Any, recipe: Recipe, drawn: Drawn, accelerator: Accelerator, made: Sequence[Any]) -> float:
+    device = accelerator.device
+    moved = Drawn(images=drawn.images.to(device), labels=drawn.labels.to(device), alpha=drawn.alpha, link=drawn.link)
+    loss = part.loss(model, moved)
+    accelerator.backward(loss)
+    accelerator.clip_grad_norm_(model.parameters(), recipe.largest_norm)
+    for optimizer in made:
+        optimizer.step()
+        optimizer.zero_grad()
+    return float(loss.detach())

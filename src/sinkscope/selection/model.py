@@ -1,0 +1,217 @@
+"""A vision transformer that sends only the patches that matter: gates before some blocks, a wire behind one of them.
+
+    model = SelectiveViT(wrap(vit), gates=(2, 4), split=6)
+    picked = model(images, alpha=0.25)
+    picked.logits, picked.sent            # (batch, class), (batch,) patches that went over the wire
+
+A camera runs the blocks before the split, a server the rest. What a gate drops is gone: later blocks are really
+shorter. At the wire exactly ceil(alpha n) patches are left in the mode "exact", never more in "up-to", and whatever the
+published rule leaves in "soft". The class token always travels; the budget token does not.
+
+One picture gives the same result alone and in any batch, whatever the others keep (to rounding), unless the channel is
+noisy: noise is drawn for the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from sinkscope.attention import Watched
+from sinkscope.errors import UserError
+from sinkscope.selection.backbones import Backbone
+from sinkscope.selection.budgets import alphas, gate_counts
+from sinkscope.selection.codec import TokenCodec
+from sinkscope.selection.gates import BudgetToken, Gate
+from sinkscope.selection.link import Link
+from sinkscope.selection.looking import as_groups, looking, seen_in_block
+from sinkscope.selection.modes import Asked, find_mode
+from sinkscope.selection.removal import Group, scatter_rows
+from sinkscope.selection.selectors import AtGate, Seen, Selector, find_selector
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Picked:
+    """What came of a batch."""
+
+    logits: torch.Tensor
+    """(batch, class)"""
+    kept: torch.Tensor
+    """(batch, patch) boolean: which patches of each picture went over the wire, row by row"""
+    symbols: torch.Tensor
+    """(batch,) complex symbols sent; 0 without a link"""
+
+    @property
+    def sent(self) -> torch.Tensor:
+        """(batch,) patches that went over the wire."""
+        return self.kept.sum(-1)
+
+    @property
+    def share(self) -> torch.Tensor:
+        """(batch,) of all patches."""
+        return self.kept.double().mean(-1)
+
+
+class SelectiveViT(nn.Module):
+    """A backbone with a budget token, gates, and a codec at the wire."""
+
+    def __init__(self, backbone: Backbone, *, gates: Sequence[int], split: int, mode: str = "exact") -> None:
+        """gates: the blocks that have a gate before them. split: the wire is before this block, after the last gate.
+
+        Raises `UserError` for a gate or a split that the backbone has no place for.
+        """
+        super().__init__()
+        blocks = len(backbone.blocks)
+        if not 1 <= split < blocks:
+            raise UserError(f"split must lie between 1 and {blocks - 1}, the blocks of this model; got {split}")
+        wrong = [gate for gate in gates if not 1 <= gate < split]
+        if wrong or not gates or list(gates) != sorted(set(gates)):
+            raise UserError(
+                f"gates must name blocks from 1 to {split - 1}, before the split at {split}, in ascending order; got "
+                f"{list(gates)}"
+            )
+        find_mode(mode)
+        self.backbone = backbone
+        self.budget = BudgetToken(backbone.width)
+        self.gates = nn.ModuleDict({str(place): Gate(backbone.width) for place in gates})
+        self.codec = TokenCodec(backbone.width)
+        self.split, self.mode = split, mode
+
+    @property
+    def gate_places(self) -> list[int]:
+        """The blocks that have a gate before them."""
+        return [int(place) for place in self.gates]
+
+    def gate_at(self, place: int) -> Gate:
+        """The gate before a block."""
+        gate = self.gates[str(place)]
+        assert isinstance(gate, Gate)
+        return gate
+
+    @property
+    def head(self) -> int:
+        """Tokens before the patches on the camera's side: the backbone's prefix and the budget token."""
+        return self.backbone.prefix + 1
+
+    def begin(self, images: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
+        """Tokens of pictures: prefix, budget token, patches. alpha (batch,)."""
+        self.backbone.check_images(images)
+        embedded = self.backbone.embed(images)
+        prefix = self.backbone.prefix
+        budget = self.budget(alpha.to(embedded.device))
+        return torch.cat([embedded[:, :prefix], budget, embedded[:, prefix:]], dim=1)
+
+    @torch.no_grad()
+    def forward(
+        self,
+        images: torch.Tensor,
+        alpha: float | Sequence[float] | torch.Tensor,
+        *,
+        mode: str | None = None,
+        selector: str | Selector = "gates",
+        link: Link | None = None,
+        numbers: Sequence[int] | None = None,
+    ) -> Picked:
+        """Classify pictures (batch, channel, row, column) under a budget; alpha one share or one a picture.
+
+        mode: how the budget is honoured, as trained by default. selector: who chooses. link: the channel between camera
+            and server; None hands the tokens over as they are. numbers: of the pictures, which random choices hang on;
+            their place in the batch by default. Raises `UserError` for shares outside (0, 1], pictures of another size,
+            numbers or SNRs that are not one for each picture, and unknown names.
+        """
+        shares = alphas(alpha, len(images))
+        chooser = find_selector(selector) if isinstance(selector, str) else selector
+        numbers = range(len(images)) if numbers is None else numbers
+        if len(numbers) != len(images):
+            raise UserError(f"numbers must be one for each of the {len(images)} images, got {len(numbers)}")
+        if link is not None:
+            link.check_batch(len(images))
+        run = _Run(self, mode or self.mode, chooser, numbers)
+        groups = run.camera(images, shares)
+        return run.server(groups, link, len(images))
+
+
+class _Run:
+    """One batch on its way, patches really dropped."""
+
+    def __init__(self, model: SelectiveViT, mode: str, selector: Selector, numbers: Sequence[int]) -> None:
+        self.model, self.mode, self.selector, self.numbers = model, find_mode(mode), selector, numbers
+
+    def camera(self, images: torch.Tensor, shares: torch.Tensor) -> list[Group]:
+        """The blocks before the wire. The groups come without the budget token."""
+        model = self.model
+        tokens, patches = model.begin(images, shares), model.backbone.patches
+        device = tokens.device
+        counts = dict(zip(model.gate_places, gate_counts(shares, len(model.gates), patches), strict=True))
+        whole = Group(
+            rows=torch.arange(len(images), device=device),
+            tokens=tokens,
+            head=model.head,
+            positions=torch.arange(patches, device=device).expand(len(images), -1),
+            there=torch.ones(len(images), patches, dtype=torch.bool, device=device),
+        )
+        current: list[tuple[Group, Seen | None]] = [(whole, None)]
+        with self._watched() as watched:
+            for index in range(model.split):
+                if index in counts:
+                    current = [
+                        (part, None)
+                        for group, seen in current
+                        for part in self._gate(group, seen, index, counts[index].to(device)[group.rows])
+                    ]
+                current = [self._block(group, index, watched) for group, _ in current]
+        return [_without_budget(group, model.backbone.prefix) for group, _ in current]
+
+    def server(self, groups: list[Group], link: Link | None, batch: int) -> Picked:
+        """Over the wire, and the blocks behind it."""
+        model, patches = self.model, self.model.backbone.patches
+        kept = torch.zeros(batch, patches, dtype=torch.bool, device=groups[0].tokens.device)
+        symbols = torch.zeros(batch, dtype=torch.long, device=kept.device)
+        for group in groups:
+            row, slot = group.there.nonzero(as_tuple=True)
+            kept[group.rows[row], group.positions[row, slot]] = True
+        if link is not None:
+            symbols = (kept.sum(-1) + model.backbone.prefix) * model.codec.symbols(link.rate)
+            groups = [part for group in groups for part in self._send(group, link)]
+        for index in range(model.split, len(model.backbone.blocks)):
+            groups = [self._block(group, index, None)[0] for group in groups]
+        logits = [model.backbone.classify(group.tokens, group.there) for group in groups]
+        return Picked(logits=scatter_rows(groups, logits), kept=kept, symbols=symbols)
+
+    @contextmanager
+    def _watched(self) -> Iterator[Watched | None]:
+        with looking(self.model.backbone) if self.selector.looks else nullcontext() as watched:
+            yield watched
+
+    def _gate(self, group: Group, seen: Seen | None, index: int, counts: torch.Tensor) -> list[Group]:
+        at = AtGate(
+            gate=self.model.gate_at(index),
+            place=self.model.gate_places.index(index),
+            budget=group.tokens[:, group.head - 1],
+            patches=group.patches,
+            positions=group.positions,
+            images=[self.numbers[row] for row in group.rows.tolist()],
+            seen=seen,
+        )
+        scores, threshold = self.selector.scores(at), self.selector.thresholds(at)
+        kept = self.mode.choose(Asked(scores=scores, threshold=threshold, counts=counts, there=group.there))
+        return group.keep(kept.keep, kept.weight)
+
+    def _block(self, group: Group, index: int, watched: Watched | None) -> tuple[Group, Seen | None]:
+        with nullcontext() if watched is None else as_groups(group.all_there):
+            tokens = self.model.backbone.block(index, group.tokens, group.bias())
+        return replace(group, tokens=tokens), None if watched is None else seen_in_block(watched, group.head)
+
+    def _send(self, group: Group, link: Link) -> list[Group]:
+        carried = link.carry(self.model.codec, group.tokens, group.rows, always=group.head)
+        group = replace(group, tokens=carried.tokens)
+        return [group] if carried.arrived is None else group.keep(carried.arrived[:, group.head :], None)
+
+
+def _without_budget(group: Group, prefix: int) -> Group:
+    tokens = torch.cat([group.tokens[:, :prefix], group.tokens[:, group.head :]], dim=1)
+    return replace(group, tokens=tokens, head=prefix)

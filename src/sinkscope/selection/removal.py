@@ -1,0 +1,97 @@
+"""Rows of unequal length: patches that a gate dropped are gone, and pictures with as many left run together.
+
+After a gate the patches that stay are moved to the front in their order and the rest is cut off. Rows are sorted by
+length into groups in which at most a quarter of the tokens is padding; padding is a key for nobody. So a batch costs
+what its kept tokens cost, and each picture comes out as it would alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+LEAST_FILLED = 0.75
+"""The shortest row of a group has at least so many of the tokens of the longest."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Group:
+    """Rows of a batch that run together."""
+
+    rows: torch.Tensor
+    """(row,) which pictures of the batch they are"""
+    tokens: torch.Tensor
+    """(row, head + patch, width)"""
+    head: int
+    """Tokens before the patches, which are always there"""
+    positions: torch.Tensor
+    """(row, patch): where in the picture"""
+    there: torch.Tensor
+    """(row, patch) boolean: False for padding, which stands on the right"""
+
+    @property
+    def patches(self) -> torch.Tensor:
+        """(row, patch, width)"""
+        return self.tokens[:, self.head :]
+
+    @property
+    def all_there(self) -> torch.Tensor:
+        """(row, head + patch) boolean"""
+        return torch.nn.functional.pad(self.there, (self.head, 0), value=True)
+
+    def bias(self) -> torch.Tensor | None:
+        """(row, 1, token, token) to add to the scores, or None where there is no padding."""
+        if bool(self.there.all()):
+            return None
+        return hide(self.all_there, self.tokens.dtype)
+
+    def keep(self, keep: torch.Tensor, weight: torch.Tensor | None) -> list[Group]:
+        """The patches that stay, (row, patch) boolean, multiplied by a weight if any; rows sorted into groups."""
+        tokens = self.tokens
+        if weight is not None:
+            tokens = torch.cat([tokens[:, : self.head], self.patches * weight.unsqueeze(-1)], dim=1)
+        keep = keep & self.there
+        counts = keep.sum(-1)
+        order = (~keep).long().argsort(dim=-1, stable=True)
+        whole = replace(self, tokens=tokens)
+        return [whole._part(rows, order, counts) for rows in _alike(counts, self.head)]
+
+    def _part(self, rows: torch.Tensor, order: torch.Tensor, counts: torch.Tensor) -> Group:
+        """These rows, cut to the longest of them."""
+        most = int(counts[rows].max())
+        first = order[rows, :most]
+        patches = self.patches[rows].gather(1, first.unsqueeze(-1).expand(-1, -1, self.tokens.shape[-1]))
+        return replace(
+            self,
+            rows=self.rows[rows],
+            tokens=torch.cat([self.tokens[rows, : self.head], patches], dim=1),
+            positions=self.positions[rows].gather(1, first),
+            there=torch.arange(most, device=counts.device) < counts[rows].unsqueeze(-1),
+        )
+
+
+def hide(there: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Minus infinity at keys that are not there: (row, token) boolean -> (row, 1, token, token)."""
+    bias = torch.zeros(there.shape, dtype=dtype, device=there.device).masked_fill(~there, -torch.inf)
+    return bias[:, None, None, :].expand(-1, 1, there.shape[1], -1)
+
+
+def scatter_rows(groups: Sequence[Group], parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """What was worked out group by group, in the order of the batch."""
+    order = torch.cat([group.rows for group in groups]).argsort()
+    return torch.cat(list(parts))[order]
+
+
+def _alike(counts: torch.Tensor, head: int) -> list[torch.Tensor]:
+    """Indices of rows, in groups of similar length, longest first."""
+    order = counts.argsort(descending=True, stable=True)
+    groups: list[list[int]] = []
+    longest = 0
+    for row, count in zip(order.tolist(), counts[order].tolist(), strict=True):
+        if not groups or head + count < LEAST_FILLED * longest:
+            groups.append([])
+            longest = head + count
+        groups[-1].append(row)
+    return [torch.tensor(group, device=counts.device) for group in groups]

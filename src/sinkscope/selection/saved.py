@@ -1,0 +1,141 @@
+"""A trained selection on disk: the backbone in transformers' own format, the rest beside it.
+
+    folder/backbone/               config.json, model.safetensors: any ViT of transformers
+    folder/selection.safetensors   budget token, gates, codec
+    folder/selection.json          where the gates are, what it was trained on and how
+
+`load_selective("fashion-mnist")` gives the one that ships with the package.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+import transformers
+from safetensors import SafetensorError
+
+from sinkscope.errors import UserError
+from sinkscope.selection.backbones import BACKBONES, wrap
+from sinkscope.selection.model import SelectiveViT
+
+FORMAT = 1
+CARD, WEIGHTS, BACKBONE = "selection.json", "selection.safetensors", "backbone"
+SHIPPED = ("fashion-mnist", "digits")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model with what is known of its training."""
+
+    model: SelectiveViT
+    source: str
+    """The data that it was trained on, as `load_images` takes it"""
+    classes: tuple[str, ...]
+    recipe: Mapping[str, Any]
+    name: str
+
+
+def save_selective(trained: Trained, folder: Path) -> None:
+    """Write a model into a folder, which is made if missing. Raises `UserError` where the disk does not take it."""
+    model = trained.model
+    card = {
+        "format": FORMAT,
+        "network": type(model.backbone.network).__name__,
+        "gates": model.gate_places,
+        "split": model.split,
+        "mode": model.mode,
+        "source": trained.source,
+        "classes": list(trained.classes),
+        "recipe": dict(trained.recipe),
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        model.backbone.network.save_pretrained(folder / BACKBONE)  # type: ignore[operator]
+        safetensors.torch.save_file(_own(model), folder / WEIGHTS)
+        (folder / CARD).write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{folder} can't be written ({error.strerror or error})") from error
+
+
+def load_selective(name: str | Path) -> Trained:
+    """The model in a folder, or the shipped one of this name. Raises `UserError` for what is none, or is damaged."""
+    folder = Path(str(files("sinkscope.selection").joinpath("shipped", str(name)))) if name in SHIPPED else Path(name)
+    card = _card(folder)
+    network = _network(folder / BACKBONE, card["network"])
+    model = SelectiveViT(wrap(network), gates=card["gates"], split=card["split"], mode=card["mode"])
+    try:
+        loaded = safetensors.torch.load_file(folder / WEIGHTS)
+        left = model.load_state_dict(loaded, strict=False)
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise UserError(f"{folder / WEIGHTS} does not fit this model: {str(error).splitlines()[-1].strip()}") from error
+    missing = [key for key in left.missing_keys if not key.startswith("backbone.")]
+    if missing or left.unexpected_keys:
+        raise UserError(
+            f"{folder / WEIGHTS} is of another model: {[*missing, *left.unexpected_keys][0]} does not match"
+        )
+    model.eval()
+    return Trained(model, card["source"], tuple(card["classes"]), card["recipe"], str(name))
+
+
+def _own(model: SelectiveViT) -> dict[str, torch.Tensor]:
+    """All weights but the backbone's."""
+    return {
+        key: value.detach().cpu().contiguous()
+        for key, value in model.state_dict().items()
+        if not key.startswith("backbone.")
+    }
+
+
+def _card(folder: Path) -> dict[str, Any]:
+    try:
+        card: dict[str, Any] = json.loads((folder / CARD).read_text(encoding="utf-8"))
+        missing = {"format", "network", "gates", "split", "mode", "source", "classes", "recipe"} - set(card)
+    except OSError as error:
+        raise UserError(
+            f"{folder} holds no trained selection ({CARD} is missing): name a folder of `sinkscope select train`, or "
+            f"one of {', '.join(SHIPPED)}"
+        ) from error
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{folder / CARD} is damaged: {error}") from error
+    if missing or card["format"] != FORMAT:
+        raise UserError(f"{folder / CARD} is not of this version of sinkscope: train anew")
+    return card
+
+
+def _network(folder: Path, name: str) -> transformers.PreTrainedModel:
+    if name not in BACKBONES:
+        raise UserError(f"{folder.parent / CARD} names the network {name!r}, which is none of {', '.join(BACKBONES)}")
+    return _loaded(name, str(folder), local_files_only=True)
+
+
+def load_backbone(name: str) -> transformers.PreTrainedModel:
+    """A vision transformer of transformers to train gates for, from a folder or a hub; no code of theirs is run.
+
+    Raises `UserError` for what is none of the classes that can be wrapped.
+    """
+    try:
+        config = transformers.AutoConfig.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{name} can't be read as a vision transformer: {str(error).splitlines()[0]}") from error
+    classes = [one for one in config.architectures or [] if one in BACKBONES]
+    if not classes:
+        raise UserError(
+            f"{name} is {', '.join(config.architectures or ['of no class'])}; tokens can be selected in "
+            f"{', '.join(sorted(BACKBONES))}"
+        )
+    return _loaded(classes[0], name)
+
+
+def _loaded(kind: str, place: str, **settings: Any) -> transformers.PreTrainedModel:
+    try:
+        network: transformers.PreTrainedModel = getattr(transformers, kind).from_pretrained(place, **settings)
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise UserError(f"{place} can't be read as {kind}: {str(error).splitlines()[0]}") from error
+    return network

@@ -1,0 +1,52 @@
+"""Gates beside attention: choices that must agree, and choices that must not."""
+
+import pytest
+import torch
+from tiny_vits import pictures, selective
+
+from sinkscope.errors import UserError
+from sinkscope.selection.agreement import OTHERS, agreement
+from sinkscope.selection.selectors import SELECTORS, AtGate
+
+
+def test_every_gate_is_compared_with_every_other_way() -> None:
+    model = selective("vit")
+    images = pictures(model.backbone, 6)
+    found = list(agreement(model, images, 0.25))
+    assert [(one.gate, one.other) for one in found] == [(g, o) for g in model.gate_places for o in OTHERS]
+    n = model.backbone.patches
+    first, last = -(-n // 2), -(-n // 4)  # gates keep a half, then a quarter
+    assert [one.chance for one in found] == pytest.approx([first / n] * 3 + [last / first] * 3)
+    assert all(-1 <= one.correlation <= 1 and 0 <= one.overlap <= 1 for one in found)
+
+
+def test_gates_that_copy_an_other_agree_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first gate made to score as the class token looks, by way of the selector's own code."""
+    model = selective("vit")
+    images = pictures(model.backbone, 4)
+    copied: list[torch.Tensor] = []
+    others = SELECTORS["cls-attention"]
+
+    def listen(self: object, at: AtGate) -> torch.Tensor:
+        del self
+        assert at.seen is not None
+        copied.append(at.seen.by_class)
+        return at.seen.by_class
+
+    monkeypatch.setattr(others, "scores", listen)
+    gate = model.gate_at(model.gate_places[0])
+    list(agreement(model, images, 0.25))
+    monkeypatch.setattr(gate, "scores", lambda patches: copied[0][:, : patches.shape[1]])
+    found = {one.other: one for one in agreement(model, images, 0.25) if one.gate == model.gate_places[0]}
+    assert found["cls-attention"].correlation == pytest.approx(1.0)
+    assert found["cls-attention"].overlap == 1.0
+    assert found["key-norm"].overlap < 1.0
+
+
+def test_what_cannot_be_compared() -> None:
+    model = selective("vit")
+    with pytest.raises(UserError, match="alpha must lie"):
+        list(agreement(model, pictures(model.backbone, 2), 0.0))
+    plain = selective("plain")
+    with pytest.raises(UserError, match="can only be seen"):
+        list(agreement(plain, pictures(plain.backbone, 2), 0.5))

@@ -1,0 +1,178 @@
+"""Draws and models put together, and what is said of them, on outcomes that a test decides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from typing import Any
+
+import numpy as np
+import pytest
+from grid_samples import made_row
+from scipy import stats  # type: ignore[import-untyped]
+
+from sinkscope.selection import find_channel
+from sinkscope.selection.grid import Cell, Row, contrasts, points, verdicts, widest
+
+N = 40
+AWGN = {"channel": find_channel("awgn"), "rate": 0.25, "snr": 0.0}
+
+
+def first(right: int, of: int = N) -> list[int]:
+    """The first so many pictures are right."""
+    return [1] * right + [0] * (of - right)
+
+
+def rows_of(model: str, right: dict[str, int], alpha: float = 0.5) -> list[Row]:
+    return [made_row(Cell(way=way, alpha=alpha), first(count), model) for way, count in right.items()]
+
+
+def test_draws_are_one_point() -> None:
+    rows = [
+        made_row(Cell(way="random", alpha=0.5, seed=seed), first(10 + 2 * seed), most=0.5 + seed / 10)
+        for seed in range(3)
+    ]
+    [point] = points(rows)
+    assert (point.name, point.models, point.draws) == ("m", (rows[0].experiment,), 3)
+    assert point.outcome.score == pytest.approx(12 / N) and point.spread is None
+    assert point.weighed("most") == 0.7 and point.weighed("rho") == 0.125 and point.weighed("fits") is None
+    assert list(point.scores.values()) == pytest.approx([12 / N])
+
+
+def test_a_cell_alone_keeps_wilsons_interval() -> None:
+    [point] = points(rows_of("m", {"gates": N}))
+    assert point.outcome.interval()[1] == 1.0 and point.outcome.interval()[0] < 1.0  # a bootstrap would have no width
+
+
+def test_models_come_alone_and_then_together() -> None:
+    rows = [
+        row for number, model in enumerate("abc") for row in rows_of(model, {"gates": 20 + 4 * number, "random": 10})
+    ]
+    found = points(rows)
+    assert [(point.name, point.cell.way) for point in found] == [
+        *[(model, way) for model in "abc" for way in ("gates", "random")],
+        ("all 3 models", "gates"), ("all 3 models", "random"),
+    ]  # fmt: skip
+    assert widest(found) == found[6:]
+    spread = found[6].spread
+    assert spread is not None and spread.interval is not None
+    scores = [20 / N, 24 / N, 28 / N]
+    assert (spread.mean, spread.lowest, spread.highest) == pytest.approx((24 / N, 20 / N, 28 / N))
+    low, high = stats.t.interval(0.95, 2, np.mean(scores), stats.sem(scores))
+    assert spread.interval == pytest.approx((low, high))
+
+
+def test_models_on_other_pictures_stay_apart() -> None:
+    rows = [made_row(Cell(way="gates", alpha=0.5), first(3, n), model) for model, n in (("a", 5), ("b", 6))]
+    found = points(rows)
+    assert [point.name for point in found] == ["a", "b"] and widest(found) == found
+
+
+def test_what_one_model_alone_was_run_at_is_shown_beside_the_rest() -> None:
+    rows = [*rows_of("a", {"gates": 8, "key-norm": 9}), *rows_of("b", {"gates": 7})]
+    assert [(point.name, point.cell.way) for point in widest(points(rows))] == [
+        ("a", "key-norm"),
+        ("all 2 models", "gates"),
+    ]
+
+
+def test_a_gain_is_paired_picture_by_picture() -> None:
+    ours, theirs = [1, 1, 0, 1] * 10, [1, 0, 0, 1] * 10
+    rows = [made_row(Cell(way="gates", alpha=0.5), ours), made_row(Cell(way="random", alpha=0.5, seed=0), theirs)]
+    [one] = contrasts(points(rows))
+    assert one.gain.value == pytest.approx(0.25) and one.models is None and one.verdict == "beyond"
+    # 10 of 40 pictures differ, all one way: the mean of 40 draws from {0, 1} with that share.
+    low, high = stats.binom.ppf([0.025, 0.975], N, 0.25) / N
+    assert (one.gain.low, one.gain.high) == pytest.approx((low, high), abs=1.01 / N)
+    assert one.to_dict() == {
+        "model": "m", "task": "noise, test", "way": "gates", "alpha": 0.5, "channel": None, "rate": None, "snr": None,
+        "draws": 1, "n": N, "gain": one.gain.value, "low": one.gain.low, "high": one.gain.high, "verdict": "beyond",
+        "models_mean": None, "models_lowest": None, "models_highest": None, "models_low": None, "models_high": None,
+    }  # fmt: skip
+
+
+def test_draws_and_models_of_the_control_are_averaged() -> None:
+    rows = []
+    for model, gates, random in (("a", 30, (10, 20)), ("b", 20, (10, 10))):
+        rows.append(made_row(Cell(way="gates", alpha=0.5), first(gates), model))
+        rows += [
+            made_row(Cell(way="random", alpha=0.5, seed=seed), first(count), model) for seed, count in enumerate(random)
+        ]
+    found = contrasts(points(rows))
+    assert [(one.point.name, one.draws) for one in found] == [("a", 2), ("b", 2), ("all 2 models", 2)]
+    assert [one.gain.value for one in found] == pytest.approx([15 / N, 10 / N, 12.5 / N])
+    together = found[2].models
+    assert together is not None and together.interval is None
+    assert (together.lowest, together.highest) == pytest.approx((10 / N, 15 / N))
+
+
+@pytest.mark.parametrize("odd", [{"alpha": 0.25}, {"rate": 0.1}, {"snr": inf}, {"channel": find_channel("rayleigh")}])
+def test_only_the_same_share_and_link_are_compared(odd: dict[str, object]) -> None:
+    here = {"alpha": 0.5, **AWGN}
+    rows = [
+        made_row(Cell(way="gates", **here), first(20)),  # type: ignore[arg-type]
+        made_row(Cell(way="random", seed=0, **{**here, **odd}), first(10)),  # type: ignore[arg-type]
+    ]
+    assert contrasts(points(rows)) == []
+    assert verdicts(points(rows)) == [
+        "m, noise, test: not set against random patches: gates; nobody knows whether any patches would have done (add "
+        "random to --selector)"
+    ]
+
+
+def test_where_all_is_sent_the_whole_stands_for_random() -> None:
+    rows = [
+        made_row(Cell(way="whole", alpha=1.0, seed=0, **AWGN), first(30)),  # type: ignore[arg-type]
+        made_row(Cell(way="jpeg", digital=True, alpha=1.0, **AWGN), first(10)),  # type: ignore[arg-type]
+    ]
+    [one] = contrasts(points(rows))
+    assert (one.point.cell.way, one.verdict) == ("jpeg", "behind") and one.gain.value == pytest.approx(-0.5)
+
+
+def test_one_picture_is_compared_with_nothing() -> None:
+    rows = [made_row(Cell(way=way, alpha=0.5), [1]) for way in ("gates", "random")]
+    assert contrasts(points(rows)) == []
+
+
+def said(right: dict[str, Sequence[int]]) -> list[str]:
+    rows = [
+        made_row(Cell(way=way, alpha=alpha, **AWGN), first(count))  # type: ignore[arg-type]
+        for way, counts in right.items()
+        for alpha, count in zip((0.1, 0.3), counts, strict=True)
+    ]
+    return verdicts(points(rows))
+
+
+def test_words_for_a_difference() -> None:
+    found = said({"gates": (20, 11), "key-norm": (10, 3), "random": (10, 10)})
+    assert len(found) == 2
+    link = "over awgn at rate 0.25 and 0 dB"
+    assert found[0].startswith(f"m, noise, test (n = 40): gates {link} is beyond random at 0.1 (+0.250, +0.1")
+    assert "; within noise of random at 0.3 (+0.025, +0.000 to +0.0" in found[0]
+    assert found[1].startswith(f"m, noise, test (n = 40): key-norm {link} is behind random at 0.3 (-0.175, -0.")
+    assert found[1].endswith("; within noise of random at 0.1 (+0.000, -0.088 to +0.088)")
+
+
+def test_models_have_one_sentence_together() -> None:
+    rows = [
+        *rows_of("a", {"gates": 30, "random": 10}), *rows_of("b", {"gates": 24, "random": 10}),
+        *(made_row(Cell(way="random", alpha=0.5, seed=1), first(10), model) for model in "ab"),
+    ]  # fmt: skip
+    [sentence] = verdicts(points(rows))
+    assert sentence.startswith(
+        "all 2 models, noise, test (n = 40): gates is beyond random (mean of 2 draws) at 0.5 (+0.425, +"
+    )
+    assert sentence.endswith("; models +0.350 to +0.500)")
+
+
+def test_a_broken_budget_is_told_once() -> None:
+    weighed: dict[str, Any] = {"asked": 0.5, "sent": 0.626, "most": 0.75}
+    rows = [
+        made_row(Cell(way="gates", alpha=0.49, mode="soft"), first(20), **weighed),
+        made_row(Cell(way="gates", alpha=0.49, mode="soft", **AWGN), first(20), **weighed),  # type: ignore[arg-type]
+        made_row(Cell(way="random", alpha=0.49, seed=0), first(10)),
+        made_row(Cell(way="random", alpha=0.49, seed=0, **AWGN), first(10)),  # type: ignore[arg-type]
+    ]
+    assert [sentence for sentence in verdicts(points(rows)) if "asked" in sentence] == [
+        "m, noise, test: gates (soft) at 0.49 sent 0.626 of the patches, 0.750 at most, where 0.500 was asked for"
+    ]
