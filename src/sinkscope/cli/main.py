@@ -41,6 +41,8 @@ def options(
 
 
 def _add_commands() -> None:
+    if app.registered_commands:
+        return  # a process that runs several command lines would make every command anew each time
     # Imported after the libraries were told to be quiet, which some of them read only once.
     from sinkscope.cli import (
         ablate,
@@ -52,13 +54,29 @@ def _add_commands() -> None:
         info,
         norms,
         report,
+        select,
         sinks,
         trace,
         train,
         view,
     )
 
-    for module in (info, generate, trace, sinks, norms, figures, report, view, evaluate, ablate, compress, train, demo):
+    for module in (
+        info,
+        generate,
+        trace,
+        sinks,
+        norms,
+        figures,
+        report,
+        view,
+        evaluate,
+        ablate,
+        compress,
+        train,
+        select,
+        demo,
+    ):
         module.add_to(app)
 
 

@@ -1,0 +1,13 @@
+"""`sinkscope select`: train token selection, measure it, look at it, and control it."""
+
+import typer
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands."""
+    from sinkscope.cli.select import agree, control, evaluate, maps, train
+
+    select = typer.Typer(help="Send only the patches of a picture that matter, over a noisy channel.")
+    for module in (train, evaluate, maps, control, agree):
+        module.add_to(select)
+    app.add_typer(select, name="select")

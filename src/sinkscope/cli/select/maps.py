@@ -1,0 +1,106 @@
+"""`sinkscope select maps`: which patches of some pictures are kept, as a figure."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sinkscope.cli import console
+from sinkscope.cli.groups import takes_groups
+from sinkscope.cli.options import Device, Json, names, numbers
+from sinkscope.cli.select.opening import DataOptions, OneModel, Overwrite, Part, check_figure, open_selective
+from sinkscope.report.figures import write_figure
+from sinkscope.report.outputs import make_folder
+from sinkscope.report.selection import Choice, check_choices, choices, kept_maps
+from sinkscope.report.selection.naming import model_title
+from sinkscope.selection.data import ImageSet
+from sinkscope.selection.grid import WHOLE, Measure, measure_on
+from sinkscope.selection.modes import MODES
+from sinkscope.selection.selectors import SELECTORS
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("maps")(takes_groups(_maps))
+
+
+def _maps(
+    pictures_from: DataOptions,
+    model: OneModel = None,
+    alpha: Annotated[str, typer.Option(metavar="0.1,...", help="Shares of the patches, a column each.")] = (
+        "0.1,0.3,0.5"
+    ),
+    selector: Annotated[str, typer.Option(metavar="NAME,...", help=f"Who chooses: {', '.join(sorted(SELECTORS))}.")] = (
+        "gates"
+    ),
+    mode: Annotated[
+        str | None, typer.Option(help=f"How the gates keep the budget: {', '.join(sorted(MODES))}; as trained.")
+    ] = None,
+    pictures: Annotated[int, typer.Option(min=1, help="How many, of different classes as far as there are.")] = 6,
+    seed: Annotated[int, typer.Option(help="Another seed takes other pictures.")] = 0,
+    split: Part = "test",
+    out: Annotated[Path, typer.Option(help="File of the figure: .svg, .pdf or .png.")] = Path("maps.svg"),
+    overwrite: Overwrite = False,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Draw which patches are kept, on pictures one under the other, and what each is then taken for."""
+    alphas, selectors = numbers("--alpha", alpha), names("--selector", selector)
+    check_choices(alphas, selectors, mode)
+    check_figure(out, overwrite=overwrite)
+    trained = open_selective(model, device)
+    part: ImageSet = getattr(pictures_from.splits(trained), split)
+    measure = measure_on(trained, part.take(pictures, seed=seed), split=split, n=min(pictures, len(part)))
+    columns = choices(trained.model, measure.data, alphas=alphas, selectors=selectors, mode=mode)
+    chosen = f"chosen by {selectors[0]}" if len(selectors) == 1 else ""
+    figure = kept_maps(
+        measure.data, columns, trained.model.backbone.grid,
+        title=f"{model_title(trained.name)}, {measure.data.name}", settings=chosen,
+    )  # fmt: skip
+    make_folder(out.parent)
+    write_figure(figure, out)
+    _tell(out, measure, columns, as_json)
+
+
+def _tell(out: Path, measure: Measure, columns: Sequence[Choice], as_json: bool) -> None:
+    data = measure.data
+    if as_json:
+        found = {"file": str(out), "model": measure.trained.name, "data": data.name, "split": measure.split}
+        rows = [_picture(data, columns, row) for row in range(len(data))]
+        grid = list(measure.trained.model.backbone.grid)
+        console.print_json({**found, "grid": grid, "pictures": rows, "notes": list(measure.notes)})
+        return
+    table = [
+        [one.way, f"{one.alpha:g}", _sent(one), f"{int((one.predicted == data.labels).sum())} of {len(data)}"]
+        for one in columns
+    ]
+    caption = "too few pictures to tell ways apart: sinkscope select evaluate"
+    console.out.print(console.table(data.name, ["patches", "share", "sent", "right"], table, caption=caption))
+    for note in measure.notes:
+        typer.echo(f"note: {note}")
+    typer.echo(f"{out}: {console.counted(len(data), 'picture')}, {console.counted(len(columns), 'column')}")
+
+
+def _sent(choice: Choice) -> str:
+    """Patches of a picture: one number, or the least and the most."""
+    sent = choice.kept.sum(-1)
+    least, most = int(sent.min()), int(sent.max())
+    return f"{least} of {choice.kept.shape[1]}" if least == most else f"{least} to {most} of {choice.kept.shape[1]}"
+
+
+def _picture(data: ImageSet, columns: Sequence[Choice], row: int) -> dict[str, Any]:
+    """As JSON; kept: numbers of patches, row by row from 0."""
+    label = int(data.labels[row])
+    shown = [
+        {
+            "selector": None if one.way == WHOLE else one.way,
+            "alpha": one.alpha,
+            "sent": int(one.kept[row].sum()),
+            "kept": one.kept[row].nonzero().flatten().tolist(),
+            "predicted": data.classes[int(one.predicted[row])],
+            "right": int(one.predicted[row]) == label,
+        }
+        for one in columns
+    ]
+    return {"label": data.classes[label], "choices": shown}

@@ -1,0 +1,169 @@
+"""What a share of the patches is worth: accuracy over the share that was really sent, a line for each way to choose.
+
+One panel a link, SNR by SNR. All lines of ways that keep their budget end in the same point, all patches. Random
+patches are grey, and all their draws one line; a picture sent as a file stands at the share whose symbols it takes.
+
+Where it misleads: intervals are over pictures, so those of two lines may overlap where the paired difference is clear;
+`sinkscope select evaluate` tests differences in pairs. Of several models the line is their mean, and a small dot each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import inf
+from typing import Any
+
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from sinkscope.errors import UserError
+from sinkscope.report.figures.labels import caption, entitle, printable
+from sinkscope.report.figures.panels import fresh_axes, legend_above, only_outer_labels, panels, percent_axis
+from sinkscope.report.figures.style import LINES, SOFT, house_style
+from sinkscope.report.selection.naming import model_title
+from sinkscope.selection.grid import CONTROL, WHOLE, Cell, Point, Row, channel_label, points, widest
+from sinkscope.selection.grid.cells import EXACT, snr_label
+
+INTERVALS = "bars: 95 % intervals over pictures; all draws together; lines that share a place stand a little apart"
+_APART = 0.006
+"""Between lines that keep the same budget, so that their intervals do not hide each other."""
+_LOOK = {"color": SOFT, "linestyle": ":", "marker": "x", "markersize": 4.0}
+"""Of random patches"""
+
+
+@house_style
+def share_curves(rows: Sequence[Row], *, ax: Axes | None = None) -> Axes:
+    """Draw the cells of one link. Returns the axes, `ax` or new ones.
+
+    Raises `UserError` for cells of several links, data sets or sets of models.
+    """
+    links = _by_link(_shown(rows))
+    if len(links) != 1:
+        raise UserError("share curves take the cells of one channel, rate and SNR: draw others on axes of their own")
+    [some] = links.values()
+    ax = fresh_axes(4.2, 2.7) if ax is None else ax
+    paint(ax, some, _looks(some))
+    _name(ax)
+    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    entitle(ax, f"{_title(some[0])}; {link_label(some[0].cell)}", _how(some))
+    return ax
+
+
+@house_style
+def accuracy_by_share(rows: Sequence[Row]) -> Figure:
+    """Draw all cells, a panel a link: tokens as they are first, then channels and rates, and falling SNRs.
+
+    Raises `UserError` for no cells, and for those of several data sets or sets of models.
+    """
+    every = _shown(rows)
+    links, looks = _by_link(every), _looks(every)
+    across = 2 if len(links) in (2, 4) else 3
+    figure, axes = panels(len(links), height=2.2, across=across)
+    handles: dict[str, Artist] = {}
+    for ax, some in zip(axes, links.values(), strict=True):
+        paint(ax, some, looks)
+        _name(ax)
+        entitle(ax, link_label(some[0].cell))
+        handles |= {str(name): handle for handle, name in zip(*ax.get_legend_handles_labels(), strict=True)}
+    ends = [end for ax in axes for end in ax.get_ylim()]
+    for ax in axes:
+        ax.set_ylim(min(ends), max(ends))
+    only_outer_labels(axes, min(across, len(axes)))
+    legend_above(figure, handles.values(), handles.keys())
+    caption(figure, f"{_title(every[0])}; {_how(every)}")
+    return figure
+
+
+def paint(ax: Axes, some: Sequence[Point], looks: Mapping[str, Mapping[str, Any]]) -> None:
+    """The lines of one link without title and legend. looks: of all panels, so that each looks the same in all."""
+    whole = [point for point in some if point.cell.way == WHOLE]
+    order = list(looks)
+    for label, found in (_by_way(some) or {WHOLE: whole}).items():
+        exact = found[0].cell.mode == EXACT
+        ends = whole if found is not whole and exact and not found[0].cell.digital else []
+        line = sorted([*found, *ends], key=share_of)
+        shift = (order.index(label) - (len(order) - 1) / 2) * _APART if exact else 0.0
+        _line(ax, [share_of(point) + shift for point in line], line, label, looks[label])
+
+
+def _line(ax: Axes, shares: Sequence[float], line: Sequence[Point], label: str, look: Mapping[str, Any]) -> None:
+    """One line with its intervals, and a dot for each of several models."""
+    values = np.array([[point.outcome.score, *point.outcome.interval()] for point in line])
+    reach = np.abs(values[:, 1:] - values[:, :1]).T
+    ax.errorbar(shares, values[:, 0], reach, elinewidth=0.6, label=printable(label), **look)
+    if len(line[0].models) > 1:
+        own = [(share, score) for share, point in zip(shares, line, strict=True) for score in point.scores.values()]
+        places, scores = zip(*own, strict=True)
+        ax.plot(places, scores, linestyle="", marker=".", markersize=2.5, color=look["color"], alpha=0.6, gid="models")
+
+
+def share_of(point: Point) -> float:
+    """The share of patches sent, mean over pictures; of a file the share that takes as many symbols."""
+    sent = point.weighed("sent")
+    return point.cell.alpha if sent is None else sent
+
+
+def link_label(cell: Cell) -> str:
+    """ "tokens as they are", "0 dB, awgn, rate 0.25"."""
+    if cell.channel is None or cell.rate is None or cell.snr is None:
+        return "tokens as they are"
+    return f"{snr_label(cell.snr)}, {channel_label(cell.channel)}, rate {cell.rate:g}"
+
+
+def _shown(rows: Sequence[Row]) -> list[Point]:
+    """The points of all models together, or of the one that there is."""
+    found = widest(points(rows))
+    if len({point.models for point in found}) != 1:
+        raise UserError(
+            "accuracy by share takes cells of one model, or of several that all saw the same pictures: draw others on "
+            "their own"
+        )
+    return found
+
+
+def _by_link(some: Sequence[Point]) -> dict[tuple[str, float, float], list[Point]]:
+    """Sorted by channel, rate and falling SNR, tokens as they are first."""
+    found: dict[tuple[str, float, float], list[Point]] = {}
+    for point in some:
+        _, channel, rate, snr = point.cell.place
+        found.setdefault((channel or "", rate or 0.0, -inf if snr is None else -snr), []).append(point)
+    return dict(sorted(found.items()))
+
+
+def _by_way(some: Sequence[Point]) -> dict[str, list[Point]]:
+    """Without the whole."""
+    found: dict[str, list[Point]] = {}
+    for point in some:
+        if point.cell.way != WHOLE:
+            found.setdefault(point.cell.label, []).append(point)
+    return found
+
+
+def _looks(some: Sequence[Point]) -> dict[str, dict[str, Any]]:
+    """Colour, dash and marker of every way; files have empty markers, random patches stand back in grey."""
+    cells = {label: found[0].cell for label, found in _by_way(some).items()} or {WHOLE: some[0].cell}
+    colored = [label for label, cell in cells.items() if cell.way != CONTROL]
+    looks: dict[str, dict[str, Any]] = {}
+    for label, cell in cells.items():
+        color, dash, marker = LINES[(colored.index(label) if label in colored else 0) % len(LINES)]
+        look = {"color": color, "linestyle": dash, "marker": marker, **({"mfc": "white"} if cell.digital else {})}
+        looks[label] = _LOOK if cell.way == CONTROL else look
+    return looks
+
+
+def _name(ax: Axes) -> None:
+    ax.set_xlabel("share of patches sent")
+    ax.set_ylabel("pictures classified rightly")
+    for axis in (ax.xaxis, ax.yaxis):
+        percent_axis(axis)
+
+
+def _title(point: Point) -> str:
+    return f"{model_title(point.name)}, {printable(point.rows[0].task)}, n = {point.rows[0].outcome.n}"
+
+
+def _how(some: Sequence[Point]) -> str:
+    several = len(some[0].models) > 1
+    return INTERVALS + (f"; dots: each of {len(some[0].models)} models" if several else "")
