@@ -1,5 +1,6 @@
 """Shared by all tests: the reference fixtures, and tiny models loaded from them."""
 
+import os
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -8,6 +9,9 @@ from typing import Any
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
+
+# Readline puts the width of no terminal there in some of pytest's processes, and rich would take it at its import.
+os.environ.pop("COLUMNS", None)
 
 import sinkscope.attention  # noqa: F401  (registers the attention function that checkpoints are loaded with)
 from sinkscope.families import Model, load_model

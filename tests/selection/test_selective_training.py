@@ -70,10 +70,10 @@ def test_the_schedule_is_applied(digits: Splits, tmp_path: Path) -> None:
     seen: list[Now] = []
     train_selective(TINY, digits, tmp_path, source="digits", observer=seen.append)
     assert [now.part for now in seen] == ["pretraining"] * 6 + ["selecting"] * 6
-    for part in ("pretraining", "selecting"):
+    for part, share in (("pretraining", 1), ("selecting", TINY.selecting_rates)):
         rates = [now.learning_rate for now in seen if now.part == part]
         assert rates == pytest.approx(
-            [TINY.matrix_rate * factor(step, warm_up=TINY.warm_up, steps=6) for step in range(6)]
+            [share * TINY.matrix_rate * factor(step, warm_up=TINY.warm_up, steps=6) for step in range(6)]
         )
         assert len(set(rates)) > 3
     rows = read_log(tmp_path)

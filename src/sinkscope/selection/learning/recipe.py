@@ -54,6 +54,8 @@ class Recipe:
     """Of the matrices of the blocks, muon or adamw; the rest is always under AdamW"""
     matrix_rate: float = 0.02
     other_rate: float = 3e-3
+    selecting_rates: float = 0.25
+    """Of the rates of the first part, in the second, whose gradients are noisier"""
     weight_decay: float = 0.05
     warm_up: float = 0.05
     """Share of the steps of each part in which the learning rate rises; it then falls on a cosine"""
@@ -75,6 +77,8 @@ class Recipe:
         low, high = self.snr
         if not (math.isfinite(low) and math.isfinite(high) and low <= high):
             raise UserError(f"snr must be two finite numbers of decibels in ascending order, got {self.snr}")
+        if not min(self.matrix_rate, self.other_rate, self.selecting_rates) > 0:
+            raise UserError("learning rates, and selecting_rates, must be above 0")
         if not 0 <= self.clean <= 1 or not 0 <= self.warm_up < 1:
             raise UserError("clean must lie in [0, 1] and warm_up in [0, 1)")
 

@@ -46,6 +46,8 @@ class Part:
 
     name: str
     passes: int
+    rates: float
+    """What the recipe's learning rates are multiplied by"""
     loss: Loss
 
 
@@ -65,8 +67,8 @@ def parts_of(recipe: Recipe) -> list[Part]:
     """The parts in order."""
     selecting = partial(selecting_loss, budget_weight=recipe.budget_weight)
     parts = [
-        Part(name="pretraining", passes=recipe.pretraining, loss=whole_loss),
-        Part(name="selecting", passes=recipe.selecting, loss=selecting),
+        Part(name="pretraining", passes=recipe.pretraining, rates=1.0, loss=whole_loss),
+        Part(name="selecting", passes=recipe.selecting, rates=recipe.selecting_rates, loss=selecting),
     ]
     return [part for part in parts if part.passes]
 
@@ -172,7 +174,7 @@ def _learn(
     folder = out / part.name
     length = steps_in_pass(len(splits.train), recipe.batch)
     steps = part.passes * length
-    optimizers = _optimizers(model, recipe)
+    optimizers = _optimizers(part, model, recipe)
     rates = schedules(optimizers, recipe.warm_up, steps)
     run: Any
     run, *made = accelerator.prepare(model, *optimizers)
@@ -204,12 +206,13 @@ def _learn(
         checkpoints.save(accelerator, folder, done)
 
 
-def _optimizers(model: SelectiveViT, recipe: Recipe) -> tuple[Optimizer, Optimizer]:
+def _optimizers(part: Part, model: SelectiveViT, recipe: Recipe) -> tuple[Optimizer, Optimizer]:
     """Of the matrices of the blocks, and of everything else: embedding, head, gates, codec."""
     matrices = [weight for block in model.backbone.blocks for weight in block.parameters() if weight.ndim == 2]
     theirs = {id(weight) for weight in matrices}
     rest = [weight for weight in model.parameters() if id(weight) not in theirs]
-    return optimizer_pair(matrices, rest, recipe)
+    scaled = {name: part.rates * getattr(recipe, name) for name in ("matrix_rate", "other_rate")}
+    return optimizer_pair(matrices, rest, replace(recipe, **scaled))
 
 
 def _step(part: Part, model: Any, recipe: Recipe, drawn: Drawn, accelerator: Accelerator, made: Sequence[Any]) -> float:
