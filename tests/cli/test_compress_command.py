@@ -83,7 +83,7 @@ def test_people_get_a_table_and_what_it_says(sinkscope: Command, twin: Path) -> 
     said = " ".join(sinkscope(*given).table.split())
     assert "passkey: share of right answers (higher is better), n = 3" in said
     assert "streaming is within noise of random at 0.5" in said
-    assert "really: share of the keys that stayed" in said and "when context" in said
+    assert "really: share of the keys of a cache with all keys that stayed" in said and "when context" in said
 
 
 def test_a_narrow_terminal_gets_a_leaner_table(sinkscope: Command, twin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,6 +157,18 @@ BEFORE_A_MODEL = [
     (("--task", "passkey", "--ratio", "1.5"), "must lie above 0 and be at most 1, got 1.5"),
     (("--task", "passkey", "--ratio", "1"), "nothing is dropped in this grid"),
     (("--task", "passkey", "--tokens", "0"), "a budget in tokens must be a whole number"),
+    (("--task", "passkey", "--tokens", "4,4"), "the budget 4 tokens is named twice"),
+    (("--task", "passkey", "--scorer", "snapkv,snapkv:window=64"), "the scorer 'snapkv' is named twice"),
+    (("--task", "passkey", "--skip-layers", "0,0"), "the skipped layer 0 is named twice"),
+    (("--task", "passkey", "--skip-layers", "0,1", "--skip-layers", "1,0"), "the set of layers 0 1 is named twice"),
+    (("--task", "passkey", "--scorer", "key-norm", "--draws", "3"), "--draws is of random keys, and none are drawn"),
+    (("--task", "passkey", "--window", "7"), "--window does nothing for --task passkey: it is for perplexity, FILE;"),
+    (("--task", "passkey", "--lengths", "7"), "--lengths does nothing for --task passkey: it is for needle;"),
+    (("--task", "passkey", "--task", "copy", "--depths", "7"), "--depths does nothing for --task passkey, copy: it is"),
+    (("--task", "needle", "--room", "20"), "--room does nothing for --task needle: it is for perplexity, arithmetic-1"),
+    (("--task", "perplexity", "--block-length", "4"), "--block-length does nothing for --task perplexity: it is for"),
+    (("--task", "perplexity", "--cache", "dual"), "--cache does nothing for --task perplexity: it is for needle"),
+    (("--task", "perplexity", "--texts", "prose", "--seed", "0"), "--seed does nothing for --task perplexity"),
     (("--task", "passkey", "--scorer", "lowest"), "unknown scorer 'lowest'"),
     (("--task", "passkey", "--scorer", "snapkv:window=wide"), "snapkv:window=32 for example"),
     (("--task", "passkey", "--scorer", "snapkv:size=3"), "scorer 'snapkv' has no parameter 'size'"),
@@ -190,9 +202,47 @@ def test_mistakes_are_told_before_a_model_is_read(sinkscope: Command, wrong: tup
         (("--task", "passkey", "--skip-layers", "9"), "no layer 9 to skip"),
         (("--task", "passkey", "--skip-layers", "0,1"), "all 2 layers are skipped"),
         (("--task", "passkey", "--room", "300"), "the context is 64"),
-        (("--task", "needle", "--lengths", "90"), "the context is 64"),
+        (("--task", "passkey", "--room", "300"), "name smaller --room"),
+        (("--task", "needle", "--lengths", "90"), "the context is 64; name smaller --lengths"),
         (("--task", "passkey", "--when", "block"), "has no block cache"),
+        (("--task", "passkey", "--block-length", "4"), "--block-length is for block caches of diffusion models, and "),
+        (("--task", "passkey", "--cache", "dual"), "--cache is for block caches of diffusion models, and "),
     ],
 )
 def test_what_a_model_can_not_do_is_one_line(sinkscope: Command, twin: Path, wrong: tuple[str, ...], said: str) -> None:
-    assert said in sinkscope("compress", twin, "--n", 8, "--room", 20, *wrong).mistake
+    room = () if "needle" in wrong else ("--room", 20)
+    assert said in sinkscope("compress", twin, "--n", 8, *room, *wrong).mistake
+
+
+def test_a_window_beyond_the_context_names_its_option(sinkscope: Command, twin: Path, text: Path) -> None:
+    said = sinkscope("compress", twin, "--task", text, "--window", 70, "--scorer", "random", "--ratio", 0.5).mistake
+    assert "tokens, the context of " in said and said.endswith("is 64; name a smaller --window")
+
+
+def test_one_token_can_be_kept(sinkscope: Command, twin: Path) -> None:
+    given = ("--task", "passkey", "--n", 2, "--room", 20, "--scorer", "random", "--ratio", "1,0.5", "--tokens", 1)
+    found = sinkscope("compress", twin, *given, "--json").document
+    assert [one["kept"] for one in found["cells"]] == ["1", "0.5", "1 tokens"]
+
+
+def test_two_texts_of_one_name_stay_apart(sinkscope: Command, twin: Path, text: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other" / text.name
+    other.parent.mkdir()
+    other.write_text("Bo has the cup. Cy has the ball. Bo gives the cup to Ann. " * 3)
+    options = ("--window", 24, "--n", 3, "--scorer", "key-norm,random", "--ratio", 0.5, "--out", tmp_path / "grid")
+    found = sinkscope("compress", twin, "--task", text, "--task", other, *options, "--json").document
+    assert [one["task"] for one in found["cells"]] == [str(text)] * 3 + [str(other)] * 3
+    assert len({one["experiment"] for one in found["cells"]}) == 2 and len(found["contrasts"]) == 2
+    assert len(found["verdicts"]) == 2 and str(other) in found["verdicts"][1]
+    written = (tmp_path / "grid" / "table.md").read_text()
+    assert written.count("### ") == 2 and written.count("| all keys |") == 2
+
+
+def test_a_text_called_as_a_task_is_named_by_its_path(
+    sinkscope: Command, twin: Path, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text.rename(text.parent / "passkey")
+    monkeypatch.chdir(text.parent)
+    options = ("--window", 24, "--n", 2, "--scorer", "random", "--ratio", 0.5, "--json")
+    found = sinkscope("compress", twin, "--task", "./passkey", *options).document
+    assert {(one["task"], one["unit"]) for one in found["cells"]} == {("./passkey", "nats a token")}

@@ -65,3 +65,10 @@ def test_other_mistakes_are_named() -> None:
         SkipLayers(0.5).check(2)
     with pytest.raises(UserError, match="2 budgets were given for 3 layers"):
         PerLayerBudget((0.5, 0.5)).check(3)
+    for layers in (0, (0.0,), "01", (True,)):
+        with pytest.raises(
+            UserError, match=r"the layers to skip are several whole numbers, \(0,\) or \(0, 1\) say, got"
+        ):
+            SkipLayers(0.5, layers)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"PerLayerBudget takes one budget a layer, \(1\.0, 0\.5\) say, got 0\.5"):
+        PerLayerBudget(0.5)  # type: ignore[arg-type]

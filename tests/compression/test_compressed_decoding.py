@@ -226,6 +226,39 @@ def test_a_cache_that_was_reset_starts_anew(llama: Model) -> None:
     assert cache.lengths == [10] * LAYERS
 
 
+def test_a_cache_that_was_reset_takes_another_number_of_rows(llama: Model) -> None:
+    tokens, mask = left_padded((24, 24))
+    cache = Compress("random", 0.5).cache(llama)
+    feed(llama.network, cache, tokens, mask, 0, 20)
+    together = [gone[1] for gone in dropped_from(cache, 20)]
+    cache.reset()  # type: ignore[no-untyped-call]
+    feed(llama.network, cache, tokens[1:], mask[1:], 0, 20)
+    assert cache.lengths == [10] * LAYERS
+    assert all(torch.equal(gone[0], old) for gone, old in zip(dropped_from(cache, 20), together, strict=True))
+
+
+def test_rows_of_one_prompt_share_its_seed(llama: Model) -> None:
+    """As transformers lays out beams and several answers: those of one prompt stand together."""
+    tokens, mask = left_padded((22, 17))
+    compress = Compress("random", 0.5)
+    alone = []
+    for row, length in ((0, 22), (1, 17)):
+        cache = compress.cache(llama, seeds=[5 + row])
+        feed(llama.network, cache, tokens[row : row + 1, 22 - length :], mask[row : row + 1, 22 - length :], 0, length)
+        alone.append(dropped_from(cache, length))
+    cache = compress.cache(llama, seeds=[5, 6])
+    feed(llama.network, cache, tokens.repeat_interleave(3, 0), mask.repeat_interleave(3, 0), 0, 22)
+    for layer, gone in enumerate(dropped_from(cache, 22)):
+        for row in range(6):
+            expected = alone[row // 3][layer][0]
+            assert torch.equal(gone[row, :, -expected.shape[-1] :], expected)
+    for more in ({"num_beams": 3}, {"num_return_sequences": 2, "do_sample": True}):
+        written = llama.network.generate(  # type: ignore[operator]
+            input_ids=tokens, attention_mask=mask, max_new_tokens=2, cache=compress.cache(llama, seeds=[5, 6]), **more
+        )
+        assert len(written) == 2 * more.get("num_return_sequences", 1)
+
+
 def test_random_depends_on_the_prompt_and_the_seed(llama: Model) -> None:
     tokens, mask = left_padded((25,))
 

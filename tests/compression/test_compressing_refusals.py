@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 from compression_models import feed, left_padded, load_kind
-from transformers import DynamicCache, QuantizedCache, StaticCache
+from transformers import DeepseekV3Config, DeepseekV3ForCausalLM, DynamicCache, QuantizedCache, StaticCache
+from transformers.cache_utils import DynamicLayer
 
 import sinkscope as ss
 from sinkscope.attention import holding
@@ -126,9 +127,27 @@ def test_an_attention_function_that_is_changed_later(tmp_path: Path) -> None:
     cache = Compress().cache(model)
     model.network.set_attn_implementation("sdpa")
     tokens, mask = left_padded((12,))
-    feed(model.network, cache, tokens, mask, 0, 10)
     with pytest.raises(UserError, match="does not go through sinkscope's attention function"):
-        feed(model.network, cache, tokens, mask, 10, 12)
+        feed(model.network, cache, tokens, mask, 0, 10)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_network_that_caches_something_else_than_keys(tmp_path: Path, layers: int) -> None:
+    """Latent attention: what comes out of the cache is made into keys, so no key is ever dropped."""
+    config = DeepseekV3Config(
+        vocab_size=101, hidden_size=48, intermediate_size=64, num_hidden_layers=layers, num_attention_heads=4,
+        num_key_value_heads=4, q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=10,
+        first_k_dense_replace=layers, n_routed_experts=4, n_group=1, topk_group=1, num_experts_per_tok=2,
+        eos_token_id=17, pad_token_id=0, max_position_embeddings=128,
+    )  # fmt: skip
+    DeepseekV3ForCausalLM(config).save_pretrained(tmp_path / "latent")
+    model = ss.load_model(tmp_path / "latent", dtype="float32", device="cpu")
+    fault = r"with the keys that it caches, so none can be dropped: it caches something else \(latent attention"
+    with pytest.raises(UserError, match=fault) as caught:
+        ss.generate(model, PROMPT, ss.Decoding(max_new_tokens=3), compression=Compress())
+    assert "\n" not in str(caught.value)
+    with pytest.raises(UserError, match=fault):
+        ss.compress_prefix(model, PROMPT, Compress())
 
 
 def test_rotations_that_differ_by_layer(tmp_path: Path) -> None:
@@ -147,6 +166,12 @@ def test_rows_that_the_cache_was_not_made_for(llama: Model) -> None:
     tokens, mask = left_padded((9, 9, 9))
     with pytest.raises(UserError, match="the cache was made for 2 prompts, 3 came"):
         feed(llama.network, cache, tokens, mask, 0, 9)
+    with pytest.raises(UserError, match="the cache was made for 0 prompts, 3 came"):
+        feed(llama.network, Compress().cache(llama, seeds=()), tokens, mask, 0, 9)
+    cache = Compress().cache(llama)
+    feed(llama.network, cache, tokens[:1], mask[:1], 0, 7)
+    with pytest.raises(UserError, match="the cache holds 1 rows, 3 came; make one with as many seeds, one a row"):
+        feed(llama.network, cache, tokens, mask, 7, 9)
 
 
 def test_other_caches_are_left_alone(llama: Model) -> None:
@@ -157,12 +182,31 @@ def test_other_caches_are_left_alone(llama: Model) -> None:
     for cache in (static, quantised):
         with pytest.raises(UserError, match=r"keys can't be dropped from a (Static|Quantized)Cache: quantised, static"):
             compress_cache(llama, cache, Compress())
+    pairs = ((torch.zeros(1, 2, 3, 8),) * 2,) * 3
+    for thing, name in ((None, "NoneType"), (pairs, "tuple")):
+        with pytest.raises(UserError, match=f"keys can't be dropped from a {name}: quantised, static"):
+            compress_cache(llama, thing, Compress())  # type: ignore[arg-type]
+
+
+def test_a_cache_of_a_model_with_other_layers(llama: Model) -> None:
+    tokens, mask = left_padded((12,))
+    whole = DynamicCache(config=llama.network.config)
+    feed(llama.network, whole, tokens, mask, 0, 12)
+    shorter = DynamicCache()
+    for number, layer in enumerate(whole.layers[:2]):
+        assert isinstance(layer, DynamicLayer)
+        assert layer.keys is not None
+        assert layer.values is not None
+        shorter.update(layer.keys, layer.values, number)
+    with pytest.raises(UserError, match=r"the cache holds 2 layers, .*llama has 3; give a cache of this model"):
+        compress_cache(llama, shorter, Compress())
 
 
 def test_a_filled_cache_keeps_no_queries(llama: Model) -> None:
     cache = DynamicCache(config=llama.network.config)
-    with pytest.raises(UserError, match="the cache is empty"):
-        compress_cache(llama, cache, Compress())
+    for empty in (cache, DynamicCache()):
+        with pytest.raises(UserError, match="the cache is empty"):
+            compress_cache(llama, empty, Compress())
     tokens, mask = left_padded((12, 7))
     feed(llama.network, cache, tokens, mask, 0, 12)
     with pytest.raises(UserError, match="scorer 'snapkv' needs queries, and a filled cache keeps none"):
@@ -210,9 +254,8 @@ def test_keys_that_attention_never_came_for_are_not_kept_alive(tmp_path: Path) -
     feed(model.network, cache, tokens, mask, 0, 9)
     assert holding._waiting == {}
     cache = Compress().cache(model)
-    model.network.set_attn_implementation("sdpa")
-    feed(model.network, cache, tokens, mask, 0, 9)
-    assert len(holding._waiting) == 3
+    cache.update(torch.zeros(1, 2, 9, 8), torch.zeros(1, 2, 9, 8), 0)
+    assert len(holding._waiting) == 1
     del cache
     gc.collect()
     assert holding._waiting == {}

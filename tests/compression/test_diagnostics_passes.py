@@ -1,6 +1,7 @@
 """Losses measured in real passes: against full attention maps of passes made anew, and norms recorded there."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,18 @@ from norm_samples import brute_loss
 from numpy.typing import NDArray
 
 from sinkscope.attention import Collect, watch
-from sinkscope.compression import HighKeyNorm, KeyNorm, Random, ReceivedAttention, SnapKV, SparseDLLM, Streaming
+from sinkscope.compression import (
+    CachedLayer,
+    Compress,
+    HighKeyNorm,
+    KeyNorm,
+    Random,
+    ReceivedAttention,
+    Scorer,
+    SnapKV,
+    SparseDLLM,
+    Streaming,
+)
 from sinkscope.compression.diagnostics import measure_losses
 from sinkscope.decoding import Decoding, Denoising, denoise, generate
 from sinkscope.errors import UserError
@@ -100,6 +112,55 @@ def test_with_a_block_cache_keys_are_those_of_the_blocks_start(tiny: Callable[[s
         others = [key for key in range(step.seen.shape[1]) if not start <= key < stop]
         attention = maps[:, :, start:stop].mean(2)[..., others]
         check_cells(found.isel(prompt=0).sel(step=step.index), attention, norm[..., others])
+
+
+def noted(patch: pytest.MonkeyPatch, kind: type[Scorer], run: Callable[[], object]) -> list[CachedLayer]:
+    """What scorers of a kind were shown meanwhile."""
+    shown: list[CachedLayer] = []
+    importance = kind.importance
+
+    def noting(self: Scorer, cached: CachedLayer) -> torch.Tensor:
+        shown.append(cached)
+        return importance(self, cached)
+
+    with patch.context() as inside:
+        inside.setattr(kind, "importance", noting)
+        run()
+    return shown
+
+
+@pytest.mark.parametrize("cache", [None, "dual"])
+def test_a_scorer_is_shown_what_a_block_cache_shows_it(
+    tiny: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch, cache: str | None
+) -> None:
+    model, plain = tiny("llada-gqa-tiny"), Denoising(gen_length=9, block_length=3, steps=9, cache=cache)
+    kind, dual, half = SparseDLLM, replace(plain, cache="dual"), Compress("sparse-dllm", 0.5)
+    here = noted(monkeypatch, kind, lambda: measure_losses(model, [PROMPTS[0]], plain, scorers=[SparseDLLM()]))
+    there = noted(monkeypatch, kind, lambda: generate(model, [PROMPTS[0]], dual, compression=half))
+    assert len(there) == 3 * model.shape.layers, "once a block"
+    starts = [3 * block * model.shape.layers for block in range(3)]
+    first_of_block = [one for start in starts for one in here[start : start + model.shape.layers]]
+    for number, (ours, blocks) in enumerate(zip(first_of_block, there, strict=True)):
+        for name in ("positions", "real", "length", "prompt_length", "query_positions", "query_real", "distance"):
+            assert torch.equal(getattr(ours, name), getattr(blocks, name)), name
+        for name in ("layer", "block_length", "causal", "scale"):
+            assert getattr(ours, name) == getattr(blocks, name), name
+        assert ours.queries is not None and blocks.queries is not None
+        assert ours.queries.shape == blocks.queries.shape
+        if number < model.shape.layers:  # later blocks go on from other tokens
+            for name in ("keys", "values", "queries"):
+                torch.testing.assert_close(getattr(ours, name), getattr(blocks, name))
+
+
+def test_the_token_that_asks_is_not_among_those_before_it(causal_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, settings = load_model(causal_folder, dtype="float32", device="cpu"), Decoding(max_new_tokens=4)
+    shown = noted(monkeypatch, Streaming, lambda: measure_losses(model, [PROMPTS[0]], settings, scorers=[Streaming()]))
+    lengths = [int(one.length) for one in shown[:: model.shape.layers]]
+    assert len(lengths) > 1
+    assert lengths == list(range(7, 7 + len(lengths)))
+    for one in shown:
+        assert one.positions[0, 0].tolist() == list(range(int(one.length)))
+        assert (one.causal, one.block_length) == (True, 0)
 
 
 def test_looking_changes_nothing(tiny: Callable[[str], Model]) -> None:

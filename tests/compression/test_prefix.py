@@ -126,7 +126,7 @@ def test_the_header_says_what_it_is(prefix: Prefix, tmp_path: Path) -> None:
     save_prefix(prefix, tmp_path / "book.safetensors")
     with safe_open(tmp_path / "book.safetensors", framework="pt") as file:
         header = json.loads(file.metadata()["sinkscope_prefix"])
-    assert header["format_version"] == 1
+    assert header["format_version"] == 2
     assert header["tokens"] == list(prefix.tokens)
     assert header["model"]["family"] == "causal-lm"
     assert header["model"]["dtype"] == "float64"
@@ -145,7 +145,7 @@ def test_a_broken_write_leaves_what_was_there(
         raise OSError("no space left")
 
     monkeypatch.setattr("sinkscope.compression.saved.os.fsync", broken)
-    with pytest.raises(OSError, match="no space left"):
+    with pytest.raises(UserError, match="can't be written: no space left; free some space or choose another place"):
         save_prefix(compress_prefix(llama, [[20, 21, 22]], HALF), path, overwrite=True)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
@@ -160,6 +160,10 @@ def test_nothing_is_overwritten_unasked(prefix: Prefix, tmp_path: Path) -> None:
         save_prefix(prefix, tmp_path, overwrite=True)
     with pytest.raises(UserError, match="does not exist; make it first"):
         save_prefix(prefix, tmp_path / "nowhere" / "book.safetensors")
+    # With what is put around it while it is written this name is too long, for root too.
+    with pytest.raises(UserError, match=r"can't be written: .*; free some space or choose another place") as caught:
+        save_prefix(prefix, tmp_path / ("b" * 250))
+    assert "\n" not in str(caught.value)
 
 
 def test_another_model_is_refused(llama: Model, prefix: Prefix, folder: Path, tmp_path: Path) -> None:
@@ -188,13 +192,69 @@ def test_what_is_no_prefix_is_refused(llama: Model, prefix: Prefix, tmp_path: Pa
     save_prefix(prefix, path)
     with safe_open(path, framework="pt") as file:
         header = json.loads(file.metadata()["sinkscope_prefix"])
-    newer = {"sinkscope_prefix": json.dumps({**header, "format_version": 2})}
+    newer = {"sinkscope_prefix": json.dumps({**header, "format_version": 3})}
     save_file(load_file(path), tmp_path / "newer.safetensors", metadata=newer)
-    with pytest.raises(UserError, match="has format 2, this version of sinkscope reads 1"):
+    with pytest.raises(UserError, match="has format 3, this version of sinkscope reads 2; make the prefix again"):
         load_prefix(tmp_path / "newer.safetensors", llama)
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(UserError, match=r"can't be read: .*; it is cut off or was never a prefix"):
+    with pytest.raises(UserError, match=r"can't be read: .*; it is damaged, cut off or was never a prefix"):
         load_prefix(path, llama)
+
+
+def rewritten(path: Path, **changes: object) -> Path:
+    """The file with some of its header's entries changed, or left out where they are None."""
+    with safe_open(path, framework="pt") as file:
+        header = json.loads(file.metadata()["sinkscope_prefix"])
+    header = {name: value for name, value in {**header, **changes}.items() if value is not None}
+    other = path.with_name("other.safetensors")
+    save_file(load_file(path), other, metadata={"sinkscope_prefix": json.dumps(header)})
+    return other
+
+
+def test_a_flipped_bit_is_noticed(llama: Model, prefix: Prefix, tmp_path: Path) -> None:
+    """Anywhere among the tensors, and in numbers of the header."""
+    path = tmp_path / "book.safetensors"
+    save_prefix(prefix, path)
+    whole = path.read_bytes()
+    begin = 8 + int.from_bytes(whole[:8], "little")
+    for place in torch.randint(begin, len(whole), (60,)).tolist():
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << (place % 8)
+        path.write_bytes(damaged)
+        with pytest.raises(UserError, match=r"can't be read: it is not what was written \(SHA-256\)") as caught:
+            load_prefix(path, llama)
+        assert "\n" not in str(caught.value)
+    path.write_bytes(whole)
+    for changes in ({"tokens": [5, *prefix.tokens[1:]]}, {"compression": Compress("key-norm", 0.3).to_dict()}):
+        with pytest.raises(UserError, match="it is not what was written"):
+            load_prefix(rewritten(path, **changes), llama)
+    assert load_prefix(rewritten(path), llama).tokens == prefix.tokens
+
+
+def test_a_damaged_header_is_no_traceback(llama: Model, prefix: Prefix, tmp_path: Path) -> None:
+    path, other = tmp_path / "book.safetensors", tmp_path / "other.safetensors"
+    save_prefix(prefix, path)
+    fault = "can't be read: .*; it is damaged, cut off or was never a prefix"
+    for changes in ({"format_version": None}, {"sha256": None}):
+        with pytest.raises(UserError, match=fault):
+            load_prefix(rewritten(path, **changes), llama)
+    for header in ("{", "[2]", "7", '"book"'):
+        save_file(load_file(path), other, metadata={"sinkscope_prefix": header})
+        with pytest.raises(UserError, match=fault) as caught:
+            load_prefix(other, llama)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("missing", ["model", "tokens", "layers", "compression"])
+def test_a_header_that_lacks_something(
+    llama: Model, prefix: Prefix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    """By whoever wrote it: the digest is right."""
+    path = tmp_path / "book.safetensors"
+    save_prefix(prefix, path)
+    monkeypatch.setattr("sinkscope.compression.saved._digest", lambda *_: "same")
+    with pytest.raises(UserError, match=f"can't be read: it has no '{missing}'; it is damaged, cut off"):
+        load_prefix(rewritten(path, sha256="same", **{missing: None}), llama)
 
 
 def test_contexts_and_questions_that_do_not_fit(llama: Model, prefix: Prefix) -> None:

@@ -7,6 +7,7 @@ import torch
 from cached_layers import BATCH, DIM, GROUPS, KEYS, KV_HEADS, QUERIES, made_up, one_row
 
 from sinkscope.compression import SCORERS, CachedLayer, Scorer, choose_kept, make_scorer
+from sinkscope.compression.scorers.base import rounded
 from sinkscope.errors import UserError
 
 NAMES = (
@@ -49,6 +50,25 @@ def test_a_row_is_scored_as_if_it_were_alone(name: str) -> None:
     cached, scorer = made_up(padding=3), small(name)
     together = scorer.importance(cached)[1:, :, 3:]
     torch.testing.assert_close(together, scorer.importance(one_row(cached, 1)), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["snapkv", "sparse-dllm"])
+def test_sums_in_another_order_are_no_other_importance(name: str) -> None:
+    """To the digit: of keys that tie but for rounding the same stay alone and in any batch."""
+    cached, scorer = made_up(padding=3), small(name)
+    assert torch.equal(scorer.importance(cached)[1:, :, 3:], scorer.importance(one_row(cached, 1)))
+
+
+def test_rounding_keeps_five_digits() -> None:
+    exact = torch.randn(997, dtype=torch.float64) * 10.0 ** torch.randint(-9, 9, (997,))
+    near = rounded(exact)
+    assert near.dtype == torch.float32
+    torch.testing.assert_close(near.double(), exact, rtol=2**-16, atol=0)
+    binary = torch.tensor([0.2 + 1.5e-8, 0.2 - 1.5e-8, 0.2], dtype=torch.float64)
+    assert len(set(rounded(binary).tolist())) == 1
+    assert len(set(rounded(torch.tensor([0.2, 0.20001])).tolist())) == 2
+    special = torch.tensor([0.0, torch.inf, -torch.inf])
+    assert torch.equal(rounded(special), special)
 
 
 @ALL

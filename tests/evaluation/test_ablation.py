@@ -51,12 +51,13 @@ def test_a_share_of_right_answers_has_wilsons_interval(right: list[bool]) -> Non
 
 
 def test_a_difference_is_paired() -> None:
-    # The same examples right: no difference at all, whatever the examples drawn. As many right, but others: one.
-    assert difference([exact(1, 0, 1, 0)], [exact(1, 0, 1, 0)]) == difference([exact(0, 1, 1, 0)], [exact(0, 1, 1, 0)])
-    same = difference([exact(1, 0, 1, 0)], [exact(1, 0, 1, 0)])
-    assert (same.value, same.low, same.high, same.beyond) == (0, 0, 0, False)
-    crossed = difference([exact(1, 1, 0, 0)], [exact(0, 0, 1, 1)])
-    assert crossed.value == 0 and crossed.low < 0 < crossed.high and not crossed.beyond
+    # The same examples right: no difference but in examples not drawn. As many right, but others: a wider one.
+    right = [1, 0] * 20
+    assert difference([exact(*right)], [exact(*right)]) == difference([exact(*right[::-1])], [exact(*right[::-1])])
+    same = difference([exact(*right)], [exact(*right)])
+    assert same.value == 0 and same.low < 0 < same.high and not same.beyond
+    crossed = difference([exact(*right)], [exact(*right[::-1])])
+    assert crossed.value == 0 and crossed.low < 2 * same.low and crossed.high > 2 * same.high and not crossed.beyond
 
 
 def test_the_interval_of_a_difference_is_near_the_normal_one() -> None:

@@ -218,7 +218,7 @@ def test_tables_for_people() -> None:
     rows = made_rows({"key-norm": [NONE], "random": [HALF, RIGHT]})
     shown = [TABLES.shown(one) for one in records(rows)]
     assert [row["scorer"] for row in shown] == [WHOLE, "key-norm", "random", "random #2"]
-    assert shown[1]["difference"] == "-1.000 (-1.000 to -1.000)"
+    assert shown[1]["difference"] == "-1.000 (-1.000 to -0.663)"
     assert shown[1]["beside random"].startswith("-0.750 (") and (shown[1]["KiB"], shown[1]["MiB"]) == ("4", "3")
     text = TABLES.markdown(records(rows))
     assert "### m, t: points (higher is better), n = 20" in text and "| random #2 |" in text

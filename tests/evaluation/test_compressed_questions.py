@@ -12,7 +12,7 @@ from sinkscope.decoding import Decoding, Denoising, generate
 from sinkscope.errors import UserError
 from sinkscope.evaluation import TASKS, evaluate, examples, find_task, task_settings
 from sinkscope.evaluation.compressed import Blocks, Choice, Examples, find_measure
-from sinkscope.evaluation.compressed.questions import Questions
+from sinkscope.evaluation.compressed.questions import Questions, _settings
 from sinkscope.families import Model, load_model
 
 HALF = Compress("key-norm", 0.5)
@@ -125,6 +125,13 @@ def test_diffusion_models_drop_in_their_block_caches(diffusion: Model, cache: st
             kept, there = kept + ceil(context / 2), there + context
     assert weighed.kept == pytest.approx(kept / there)
     assert any("first pass" in note for note in measure.notes)
+
+
+def test_a_block_length_holds_where_a_family_has_no_blocks_too(tiny: Callable[[str], Model]) -> None:
+    dream = tiny("dream-tiny")
+    for length in (None, 2):
+        found = _settings(dream, find_task("passkey"), Blocks(length=length))
+        assert isinstance(found, Denoising) and (found.block_length, found.cache) == (length, "dual")
 
 
 def test_less_is_held_the_more_is_dropped(twin: Model, diffusion: Model) -> None:

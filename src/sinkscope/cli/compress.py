@@ -16,7 +16,7 @@ from sinkscope.evaluation.compressed import (
     TABLES,
     Row,
     contrasts,
-    find_measure,
+    find_measures,
     measure_compression,
     records,
     verdicts,
@@ -44,9 +44,11 @@ def _compress(
     if resume and out is None:
         raise UserError("--resume needs --out, the folder that holds the cells")
     grid, choice = dropping.grid(), measured.choice(dropping.when)
-    find = [find_measure(name, choice) for name in dict.fromkeys(task)]  # before a model is loaded for nothing
+    find = find_measures(task, choice)  # before a model is loaded for nothing
+    measured.check_tasks(task)
     with said_what_is_kept(out):
         models = [open_model(name, dtype, device, revision) for name in dict.fromkeys(model_names)]
+        measured.check_models(models)
         with laying_out(as_json, "laying out the examples of each task"):
             measures = [(model, make(model)) for model in models for make in find]
         with grid_progress(as_json) as observer:

@@ -1,20 +1,42 @@
-"""Options for dropping keys from the cache, and for what that is measured on."""
+"""Options for dropping keys from the cache, and for what that is measured on.
 
+An option that nothing heeds is refused: who gives it believes that it does something.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
 
 from sinkscope.cli.groups import OptionGroup
-from sinkscope.cli.options import names, numbers, whole_numbers
-from sinkscope.compression import SCORERS, Scorer, make_scorer
+from sinkscope.cli.options import names, numbers, option_name, whole_numbers
+from sinkscope.compression import SCORERS, Ratio, Scorer, Tokens, make_scorer
 from sinkscope.decoding.settings import CACHES
 from sinkscope.errors import UserError
 from sinkscope.evaluation import ROOM
-from sinkscope.evaluation.compressed import DEFAULT_RATIOS, DEFAULT_SCORERS, WAYS, Blocks, Choice, Examples, Grid
+from sinkscope.evaluation.compressed import (
+    CONTROL,
+    DEFAULT_RATIOS,
+    DEFAULT_SCORERS,
+    MEASURES,
+    WAYS,
+    Blocks,
+    Choice,
+    Examples,
+    Grid,
+    takes,
+)
 from sinkscope.evaluation.compressed.continuations import WINDOW
+from sinkscope.families import Model
 
 _RATIOS = ",".join(f"{ratio:g}" for ratio in DEFAULT_RATIOS)
+_HEEDED: Mapping[str, str] = MappingProxyType(
+    {name: name for name in ("seed", "room", "texts", "window", "lengths", "depths")}
+    | {"cache": "blocks", "block_length": "blocks"}
+)
+"""Options by what a measure `takes`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,22 +64,25 @@ class DroppingOptions(OptionGroup):
     prune_after: Annotated[
         int | None, typer.Option(min=1, help="Keys that may pile up before a layer is cut (--when decode).")
     ] = None
-    draws: Annotated[int, typer.Option(min=1, help="Draws of random keys.")] = 1
+    draws: Annotated[int | None, typer.Option(min=1, help="Draws of random keys; 1 if left out.")] = None
     drop_seed: Annotated[int, typer.Option(help="Seed of random keys.")] = 0
 
     def grid(self) -> Grid:
-        """What is varied. Raises `UserError` for values that no model could follow."""
+        """What is varied. Raises `UserError` for values that no model could follow, and for draws of nothing."""
+        scorers = [_scorer(text) for text in names("--scorer", self.scorer)]
+        if self.draws is not None and not any(one.name == CONTROL for one in scorers):
+            raise UserError(
+                f"--draws is of random keys, and none are drawn: add {CONTROL} to --scorer, or leave it out"
+            )
+        tokens = () if self.tokens is None else whole_numbers("--tokens", self.tokens)
         grid = Grid(
-            scorers=[_scorer(text) for text in names("--scorer", self.scorer)],
-            budgets=[
-                *numbers("--ratio", self.ratio),
-                *(whole_numbers("--tokens", self.tokens) if self.tokens is not None else ()),
-            ],
+            scorers=scorers,
+            budgets=[*map(Ratio, numbers("--ratio", self.ratio)), *map(Tokens, tokens)],
             skips=[_skipped(text) for text in self.skip_layers or ["none"]],
             protect_first=self.protect_first,
             protect_recent=self.protect_recent,
             prune_after=self.prune_after,
-            draws=self.draws,
+            draws=1 if self.draws is None else self.draws,
             seed=self.drop_seed,
         )
         if self.when is not None and self.when in WAYS:
@@ -70,30 +95,65 @@ class MeasuredOptions(OptionGroup):
     """Which examples, texts and places."""
 
     n: Annotated[int, typer.Option("--n", "--limit", min=1, help="Examples of each task.")] = 200
-    seed: Annotated[int, typer.Option(help="Seed of the examples.")] = 0
-    room: Annotated[int, typer.Option(min=1, help="Tokens that an example's text may take.")] = ROOM
+    seed: Annotated[int | None, typer.Option(help="Seed of the examples; 0 if left out.")] = None
+    room: Annotated[
+        int | None, typer.Option(min=1, help=f"Tokens that an example's text may take; {ROOM} if left out.")
+    ] = None
     texts: Annotated[
         str | None, typer.Option(help="Texts of perplexity: little, prose, reactions, or a FILE with one a line.")
     ] = None
-    window: Annotated[int, typer.Option(min=1, help="Tokens of a text read together; 4/5 are compressed.")] = WINDOW
+    window: Annotated[
+        int | None,
+        typer.Option(min=1, help=f"Tokens of a text read together; {WINDOW} if left out. 4/5 of them are compressed."),
+    ] = None
     lengths: Annotated[str | None, typer.Option(metavar="256,...", help="Of needle's texts, in tokens.")] = None
     depths: Annotated[str | None, typer.Option(metavar="0,0.5,1", help="Where the needle is, 0 first.")] = None
-    cache: Annotated[str, typer.Option(help=f"Block cache of a diffusion model: {' or '.join(CACHES)}.")] = "dual"
+    cache: Annotated[
+        str | None,
+        typer.Option(help=f"Block cache of a diffusion model: {' or '.join(CACHES)}; {Blocks.cache} if left out."),
+    ] = None
     block_length: Annotated[int | None, typer.Option(min=1, help="Of a diffusion model's blocks.")] = None
     batch_size: Annotated[int, typer.Option(min=1, help="Examples run together.")] = 16
 
     def choice(self, when: str | None) -> Choice:
         """What is measured on. Raises `UserError` for an unknown cache, and for what are no numbers."""
-        if self.cache not in CACHES:
-            raise UserError(f"--cache must be one of {', '.join(CACHES)}, got {self.cache!r}")
+        cache = Blocks.cache if self.cache is None else self.cache
+        if cache not in CACHES:
+            raise UserError(f"--cache must be one of {', '.join(CACHES)}, got {cache!r}")
         return Choice(
-            examples=Examples(n=self.n, seed=self.seed, room=self.room, texts=self.texts, batch_size=self.batch_size),
+            examples=Examples(
+                n=self.n,
+                seed=self.seed or 0,
+                room=ROOM if self.room is None else self.room,
+                texts=self.texts,
+                batch_size=self.batch_size,
+            ),
             when=when,
-            window=self.window,
+            window=WINDOW if self.window is None else self.window,
             lengths=None if self.lengths is None else whole_numbers("--lengths", self.lengths),
             depths=None if self.depths is None else numbers("--depths", self.depths),
-            blocks=Blocks(cache=self.cache, length=self.block_length),
+            blocks=Blocks(cache=cache, length=self.block_length),
         )
+
+    def check_tasks(self, tasks: Sequence[str]) -> None:
+        """Raise `UserError` for an option that none of these tasks, which there are, heeds."""
+        for option, heeded in _HEEDED.items():
+            if getattr(self, option) is not None and not any(heeded in takes(task, self.texts) for task in tasks):
+                there = ", ".join(name for name in MEASURES if heeded in takes(name, self.texts))
+                raise UserError(
+                    f"{option_name(option)} does nothing for --task {', '.join(tasks)}: it is for {there}; leave it out"
+                )
+
+    def check_models(self, models: Sequence[Model]) -> None:
+        """Raise `UserError` for an option that none of these models heeds."""
+        if any(model.family.bidirectional for model in models):
+            return
+        for option, heeded in _HEEDED.items():
+            if heeded == "blocks" and getattr(self, option) is not None:
+                named = ", ".join(model.name for model in models)
+                raise UserError(
+                    f"{option_name(option)} is for block caches of diffusion models, and {named} has none; leave it out"
+                )
 
 
 def _scorer(text: str) -> Scorer:

@@ -16,10 +16,16 @@ from sinkscope.attention.holding import hand_over, narrowed
 from sinkscope.attention.places import Places
 from sinkscope.compression.budgets import Budget
 from sinkscope.compression.choosing import EMPTY, choose_kept
-from sinkscope.compression.dropping import Contents, at_columns, check_protected, check_received, only_kept
+from sinkscope.compression.dropping import (
+    Contents,
+    at_columns,
+    check_protected,
+    check_received,
+    never_attended,
+    only_kept,
+)
 from sinkscope.compression.scorers import CachedLayer, Rotation, Scorer
 from sinkscope.decoding.caches import BlockLayer, BlockPlace, HeldLayer
-from sinkscope.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,10 +190,7 @@ class BlockHolding:
     def end_full_pass(self) -> None:
         """From now on only some columns are fed. Raises `UserError` where nobody came to choose what is dropped."""
         if not self._attended:
-            raise UserError(
-                "this network's attention does not go through sinkscope's attention function, so keys can't be "
-                "dropped; load the model with attention='sinkscope'"
-            )
+            raise never_attended()
         if self.kept is None:
             self.whole.hold()
 

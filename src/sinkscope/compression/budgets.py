@@ -12,7 +12,7 @@ Rows of a batch count their own real tokens, so a row keeps what it would keep a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
@@ -88,7 +88,10 @@ class SkipLayers(Budget):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "budget", as_budget(self.budget))
-        object.__setattr__(self, "layers", tuple(self.layers))
+        layers = tuple(self.layers) if isinstance(self.layers, Iterable) else (None,)
+        if any(type(layer) is not int for layer in layers):
+            raise UserError(f"the layers to skip are several whole numbers, (0,) or (0, 1) say, got {self.layers!r}")
+        object.__setattr__(self, "layers", layers)
 
     def kept(self, length: int, layer: int) -> int:
         return length if layer in self.layers else as_budget(self.budget).kept(length, layer)
@@ -112,6 +115,8 @@ class PerLayerBudget(Budget):
     budgets: tuple[Budget | float | int, ...]
 
     def __post_init__(self) -> None:
+        if not isinstance(self.budgets, Iterable):
+            raise UserError(f"PerLayerBudget takes one budget a layer, (1.0, 0.5) say, got {self.budgets!r}")
         object.__setattr__(self, "budgets", tuple(as_budget(one) for one in self.budgets))
 
     def kept(self, length: int, layer: int) -> int:

@@ -7,13 +7,14 @@ full and sliding layers are served.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from transformers import Cache
 from transformers.cache_utils import get_layer_types_and_kwargs
 
 from sinkscope.compression.budgets import Budget
-from sinkscope.compression.dropping import LayerRules
+from sinkscope.compression.dropping import LayerRules, never_attended
 from sinkscope.compression.layers import DroppingLayer
 from sinkscope.compression.scorers import Rotation, Scorer
 from sinkscope.errors import UserError
@@ -58,6 +59,24 @@ class CompressedCache(Cache):
             dropping.append(DroppingLayer(rules, seeds, window))
         return cls(dropping)
 
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Take the new keys and values of a layer; returns all that there are, to be attended to.
+
+        Raises `UserError` where attention never came for those of the layer before.
+        """
+        before = self.dropping[layer_idx - 1].holding if layer_idx else None
+        if before is not None and before.under_way is not None:
+            before.under_way = None
+            raise never_attended()
+        return self.dropping[layer_idx].update(key_states, value_states, *args, **kwargs)
+
+    def check_filled(self) -> None:
+        """Raise `UserError` where a pass was made and left nothing in a layer."""
+        if any(layer.holding.contents is None for layer in self.dropping):
+            raise never_attended()
+
     @property
     def nbytes(self) -> int:
         """Bytes of memory that the cache keeps alive, bookkeeping included."""
@@ -70,7 +89,8 @@ class CompressedCache(Cache):
         return [0 if layer.keys is None else layer.keys.shape[2] for layer in self.dropping]
 
     def for_rows(self, seeds: Sequence[int]) -> CompressedCache:
-        """Copies of a cache of one row, a row for each seed. Nothing is shared with this one."""
+        """Copies of a cache of one row, a row for each seed, for questions after it. Nothing is shared with this
+        one."""
         rows = torch.zeros(len(seeds), dtype=torch.long)
         copies = []
         for layer in self.dropping:
@@ -78,6 +98,7 @@ class CompressedCache(Cache):
             copy = DroppingLayer(held.rules, seeds, held.window)
             if held.contents is not None:
                 copy.holding.begin(held.contents.rows(rows), whole=held.whole, passes=held.passes)
+                copy.holding.prompt_goes_on = True
             copies.append(copy)
         return CompressedCache(copies)
 

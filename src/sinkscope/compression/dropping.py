@@ -14,6 +14,7 @@ import torch
 from sinkscope.compression.budgets import Budget
 from sinkscope.compression.choosing import EMPTY, choose_kept
 from sinkscope.compression.scorers import CachedLayer, Rotation, Scorer
+from sinkscope.compression.scorers.asking import last_real, taken
 from sinkscope.errors import UserError
 
 
@@ -31,9 +32,11 @@ class Contents:
     real: torch.Tensor
     """(batch, column) boolean: which columns of the sequence, dropped or not, are no padding."""
     prompt_length: torch.Tensor
-    """(batch,) real tokens of the first pass."""
+    """(batch,) real tokens of the first pass, and of the question where a prefix came before it."""
     queries: torch.Tensor | None = None
-    """(batch, head, query, head_dim): those of the last columns, as many as the scorer remembers."""
+    """(batch, head, query, head_dim): the latest of each row, as many as the scorer remembers."""
+    query_columns: torch.Tensor | None = None
+    """(batch, query) int32: the column of each of `queries`, `EMPTY` for padding. Rows may differ."""
     received: torch.Tensor | None = None
     """(batch, head, slot) float32: attention paid to each key so far."""
 
@@ -56,9 +59,22 @@ class Contents:
         """With the attention (batch, head, slot) added that the keys received in a pass."""
         return replace(self, received=received.float() if self.received is None else self.received + received)
 
-    def asked(self, query: torch.Tensor) -> torch.Tensor:
-        """The queries remembered and those of a pass, (batch, head, query, head_dim): of the last columns."""
-        return query if self.queries is None else torch.cat([self.queries, query], dim=2)
+    def asked(self, query: torch.Tensor) -> Contents:
+        """With the queries (batch, head, query, head_dim) of a pass, which are those of the last columns."""
+        width, count = self.real.shape[1], query.shape[2]
+        columns = torch.arange(width - count, width, dtype=torch.int32, device=self.real.device)
+        columns = torch.where(self.real[:, width - count :], columns, EMPTY)
+        if self.queries is not None and self.query_columns is not None:
+            query = torch.cat([self.queries, query], dim=2)
+            columns = torch.cat([self.query_columns, columns], dim=-1)
+        return replace(self, queries=query, query_columns=columns)
+
+    def remembering(self, count: int) -> Contents:
+        """With the last `count` queries of each row alone, padding left out where there are enough others."""
+        if not count or self.queries is None or self.query_columns is None:
+            return replace(self, queries=None, query_columns=None)
+        latest = last_real(self.query_columns != EMPTY, count)
+        return replace(self, queries=taken(self.queries, latest), query_columns=self.query_columns.gather(-1, latest))
 
     def latest(self, slots: int) -> Contents:
         """With the last slots alone. Columns are distinct and ascend, so that a slot with n others to its right stands
@@ -112,28 +128,17 @@ class LayerRules:
         kept = [self.budget.kept(n, self.layer) if now else n for n, now in zip(lengths, cut, strict=True)]
         return None if kept == lengths else kept
 
-    def drop(
-        self,
-        contents: Contents,
-        counts: Sequence[int],
-        seeds: Sequence[int],
-        queries: torch.Tensor | None,
-        scale: float,
-    ) -> Contents:
-        """What is left when each row keeps so many keys. queries: the latest, for scorers that need them."""
-        seen = self._shown(contents, seeds, queries, scale)
+    def drop(self, contents: Contents, counts: Sequence[int], seeds: Sequence[int], scale: float) -> Contents:
+        """What is left when each row keeps so many keys."""
+        seen = self._shown(contents, seeds, scale)
         self._check(seen, counts)
         kept = choose_kept(self.scorer.importance(seen), seen.real, counts)
         return only_kept(contents, kept)
 
-    def _shown(
-        self, contents: Contents, seeds: Sequence[int], queries: torch.Tensor | None, scale: float
-    ) -> CachedLayer:
+    def _shown(self, contents: Contents, seeds: Sequence[int], scale: float) -> CachedLayer:
         check_received(self.scorer, contents)
         positions = contents.positions()
-        columns = contents.columns_by_head()
-        count = 0 if queries is None else queries.shape[2]
-        wanted = queries is not None and self.scorer.needs_queries
+        columns, asking = contents.columns_by_head(), contents.query_columns
         return CachedLayer(
             keys=contents.keys,
             values=contents.values,
@@ -143,9 +148,9 @@ class LayerRules:
             length=contents.real.sum(-1),
             seeds=tuple(seeds),
             prompt_length=contents.prompt_length,
-            queries=queries if wanted else None,
-            query_positions=positions[:, positions.shape[1] - count :] if wanted else None,
-            query_real=contents.real[:, contents.real.shape[1] - count :] if wanted else None,
+            queries=contents.queries,
+            query_positions=None if asking is None else positions.gather(-1, asking.clamp(min=0).long()),
+            query_real=None if asking is None else asking != EMPTY,
             scale=scale,
             received=contents.received if self.scorer.needs_received else None,
             rotation=self.rotation,
@@ -161,6 +166,15 @@ class LayerRules:
 def at_columns(positions: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
     """The positions (batch, column) of slots that stand for these columns (batch, kv_head, slot); any for `EMPTY`."""
     return positions.unsqueeze(1).expand(-1, columns.shape[1], -1).gather(-1, columns.clamp(min=0))
+
+
+def never_attended() -> UserError:
+    """What to say where keys went into a cache and never came to the attention function that would drop them."""
+    return UserError(
+        "this network's attention does not go through sinkscope's attention function with the keys that it caches, so "
+        "none can be dropped: it caches something else (latent attention, as in DeepSeek V3), or another function was "
+        "set after it was loaded; use another model, or set attention 'sinkscope' again"
+    )
 
 
 def check_received(scorer: Scorer, contents: Contents) -> None:

@@ -14,7 +14,7 @@ import torch
 from transformers import Cache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-from sinkscope.compression.cache import CompressedCache
+from sinkscope.compression.cache import CompressedCache, windows_of
 from sinkscope.compression.choosing import EMPTY
 from sinkscope.compression.dropping import Contents
 from sinkscope.compression.layers import DroppingLayer
@@ -35,14 +35,10 @@ def compress_cache(
     """A cache with those keys of another that stay, as after a first pass. The other is left as it is.
 
     attention_mask (batch, column): zero where a column is padding. seeds: one a row, for random choices. Raises
-    `UserError` for caches whose keys can't be dropped one by one (quantised, static), and for a scorer that needs
-    what a cache does not keep.
+    `UserError` for caches whose keys can't be dropped one by one (quantised, static), for one that is empty or another
+    model's, and for a scorer that needs what a cache does not keep.
     """
-    if not cache.layers or any(type(layer) not in _PLAIN for layer in cache.layers):
-        raise UserError(
-            f"keys can't be dropped from a {type(cache).__name__}: quantised, static and other caches are left alone; "
-            "use a DynamicCache that was filled"
-        )
+    _check_kind(cache)
     scorer = compress.how
     if scorer.needs_queries or scorer.needs_received:
         kept_by_none = "queries" if scorer.needs_queries else "attention statistics"
@@ -50,11 +46,7 @@ def compress_cache(
             f"scorer {scorer.name!r} needs {kept_by_none}, and a filled cache keeps none; give the first pass "
             "cache=Compress(...).cache(model) instead"
         )
-    first = cache.layers[0]
-    assert isinstance(first, DynamicLayer)
-    if first.keys is None:
-        raise UserError("the cache is empty; pass a context through the network first")
-    keys = first.keys
+    keys = _first_keys(cache, model)
     real = torch.ones(keys.shape[0], cache.get_seq_length(), dtype=torch.bool, device=keys.device)
     if attention_mask is not None:
         if tuple(attention_mask.shape) != tuple(real.shape):
@@ -68,6 +60,26 @@ def compress_cache(
         assert isinstance(plain, DynamicLayer)
         _fill(dropping, plain, real)
     return compressed
+
+
+def _check_kind(cache: Cache) -> None:
+    if not isinstance(cache, Cache) or any(type(layer) not in _PLAIN for layer in cache.layers):
+        raise UserError(
+            f"keys can't be dropped from a {type(cache).__name__}: quantised, static and other caches are left alone; "
+            "use a DynamicCache that was filled"
+        )
+
+
+def _first_keys(cache: Cache, model: Model) -> torch.Tensor:
+    """Keys (batch, kv_head, key, head_dim) of the first layer, where every layer of the model has some."""
+    held = [layer.keys for layer in cache.layers if isinstance(layer, DynamicLayer) and layer.keys is not None]
+    if not held:
+        raise UserError("the cache is empty; pass a context through the network first")
+    if len(held) != len(windows_of(model)):
+        raise UserError(
+            f"the cache holds {len(held)} layers, {model.name} has {len(windows_of(model))}; give a cache of this model"
+        )
+    return held[0]
 
 
 def _fill(dropping: DroppingLayer, plain: DynamicLayer, real: torch.Tensor) -> None:
@@ -84,4 +96,4 @@ def _fill(dropping: DroppingLayer, plain: DynamicLayer, real: torch.Tensor) -> N
     )
     dropping.is_initialized = True
     dropping.holding.begin(contents, whole=slots == width, passes=0)
-    dropping.holding.settle(None, 1.0)
+    dropping.holding.settle(1.0)

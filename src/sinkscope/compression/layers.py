@@ -16,7 +16,7 @@ from transformers.cache_utils import CacheLayerMixin
 from sinkscope.attention.holding import hand_over, narrowed, newest_real
 from sinkscope.attention.places import Places
 from sinkscope.compression.choosing import EMPTY
-from sinkscope.compression.dropping import Contents, LayerRules
+from sinkscope.compression.dropping import Contents, LayerRules, never_attended
 from sinkscope.errors import UserError
 
 
@@ -73,9 +73,9 @@ class DroppingLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         return -1
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Forget everything but what the layer was made with."""
         holding = self.holding
-        self.holding = Holding(holding.rules, holding.seeds, holding.window)
+        self.holding = Holding(holding.rules, holding.given, holding.window)
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """Take these rows of the batch, in this order."""
@@ -93,15 +93,21 @@ class Holding:
 
     def __init__(self, rules: LayerRules, seeds: Sequence[int], window: int | None) -> None:
         self.rules = rules
-        self.seeds = tuple(seeds)
+        self.given = tuple(seeds)
+        """The seeds of the prompts that the cache was made for."""
+        self.seeds = self.given
+        """One a row, once there are rows: a prompt may have several."""
         self.window = window
         self.contents: Contents | None = None
         self.passes = 0
         self.whole = True
         """Whether every column of the sequence still has its key."""
+        self.prompt_goes_on = False
+        """Whether the next pass reads more of the prompt: the question after a prefix."""
+        self.under_way: tuple[torch.Tensor, torch.Tensor] | None = None
+        """Keys and values that attention has not come for yet."""
         self._gaps = False
         """Whether any slot may be hidden from all queries: padding, or a row that keeps fewer keys than others."""
-        self._under_way: tuple[torch.Tensor, torch.Tensor] | None = None
 
     @property
     def width(self) -> int:
@@ -119,21 +125,19 @@ class Holding:
 
     def add(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Append new keys and values (batch, kv_head, query, head_dim) and hand all over to the attention function."""
-        if self._under_way is not None:
-            self._under_way = None
-            raise UserError(
-                "this network's attention does not go through sinkscope's attention function, so keys can't be "
-                "dropped; load the model with attention='sinkscope'"
-            )
+        if self.under_way is not None:
+            self.under_way = None
+            raise never_attended()
         keys = keys.to(values.dtype)  # families that rotate in float32 hand over wider keys
         if self.contents is not None:
+            _check_rows(keys.shape[0], len(self.seeds))
             keys = torch.cat([self.contents.keys, keys], dim=2)
             values = torch.cat([self.contents.values, values], dim=2)
         else:
             self.seeds = _seeds_for(keys.shape[0], self.seeds)
             # The network's own tensors may be views of larger ones.
             keys, values = keys.clone(), values.clone()
-        self._under_way = keys, values
+        self.under_way = keys, values
         hand_over(keys, self)
         return keys, values
 
@@ -156,13 +160,12 @@ class Holding:
         if scorer.needs_received and received is not None:
             at_keys = received if self.places is None else self.places.taken(received)
             self.contents = self.contents.counted(at_keys)
-        self.settle(self.contents.asked(query) if scorer.needs_queries else None, scale)
+        if scorer.needs_queries:
+            self.contents = self.contents.asked(query)
+        self.settle(scale)
 
-    def settle(self, queries: torch.Tensor | None, scale: float) -> None:
-        """End a pass: drop what has left the window, then what is due. queries (batch, head, query, head_dim).
-
-        Of the last columns, None without.
-        """
+    def settle(self, scale: float) -> None:
+        """End a pass: drop what has left the window, then what is due."""
         contents = self.contents
         assert contents is not None
         self.passes += 1
@@ -170,11 +173,9 @@ class Holding:
             contents, self.whole = contents.latest(self.window - 1), False
         counts = self.rules.due(contents, self.passes)
         if counts is not None:
-            contents = self.rules.drop(contents, counts, self.seeds, queries, scale)
+            contents = self.rules.drop(contents, counts, self.seeds, scale)
             self._gaps, self.whole = len(set(counts)) > 1, False
-        if self.rules.remembers and queries is not None:
-            contents = replace(contents, queries=queries[:, :, -self.rules.remembers :].clone())
-        self.contents = contents
+        self.contents = contents.remembering(self.rules.remembers)
 
     def pick(self, rows: torch.Tensor) -> None:
         """Take these rows of the batch, in this order."""
@@ -190,8 +191,8 @@ class Holding:
 
     def _place(self, mask: torch.Tensor | None, queries: int) -> None:
         """Note the columns of the new keys, and which of them are real."""
-        assert self._under_way is not None
-        keys, values = self._under_way
+        assert self.under_way is not None
+        keys, values = self.under_way
         batch, first, before = keys.shape[0], self.width, self.contents
         real = torch.ones(batch, queries, dtype=torch.bool, device=keys.device)
         if mask is not None:
@@ -209,9 +210,10 @@ class Holding:
                 values=values,
                 columns=torch.cat([before.columns, columns.expand(-1, heads, -1)], dim=-1),
                 real=torch.cat([before.real, real], dim=-1),
+                prompt_length=before.prompt_length + real.sum(-1) * self.prompt_goes_on,
                 received=None if before.received is None else torch.nn.functional.pad(before.received, (0, queries)),
             )
-        self._under_way = None
+        self.under_way, self.prompt_goes_on = None, False
 
 
 def _causal(width: int, queries: int, device: torch.device) -> torch.Tensor:
@@ -221,9 +223,14 @@ def _causal(width: int, queries: int, device: torch.device) -> torch.Tensor:
 
 
 def _seeds_for(rows: int, seeds: Sequence[int]) -> tuple[int, ...]:
-    """One seed a row: those given, or the only one for all."""
-    if rows == len(seeds):
-        return tuple(seeds)
-    if len(seeds) != 1:
+    """One seed a row; a prompt may have several rows, which stand together (beams, or several answers)."""
+    each, rest = divmod(rows, len(seeds)) if seeds else (0, rows)
+    if rest or not each:
         raise UserError(f"the cache was made for {len(seeds)} prompts, {rows} came; make one for as many")
-    return tuple(seeds) * rows
+    return tuple(seed for seed in seeds for _ in range(each))
+
+
+def _check_rows(rows: int, held: int) -> None:
+    """Raise `UserError` for a pass of more or fewer rows than the cache holds."""
+    if rows != held:
+        raise UserError(f"the cache holds {held} rows, {rows} came; make one with as many seeds, one a row")

@@ -19,7 +19,7 @@ import torch
 from sinkscope.compression.cache import CompressedCache, windows_of
 from sinkscope.compression.identity import Identity, check_identity, identity_of
 from sinkscope.compression.seeds import row_seeds
-from sinkscope.compression.settings import Compress, check_model
+from sinkscope.compression.settings import Compress, check_model, check_pruning
 from sinkscope.decoding.autoregressive import check_autoregressive
 from sinkscope.decoding.canvas import Canvas, Prompts, encode_prompts
 from sinkscope.decoding.forward import Forward
@@ -55,6 +55,7 @@ class Prefix:
         """
         check_identity(self.identity, model, "the prefix")
         check_model(self.compress, model)
+        check_pruning(self.compress, model, lengths)
         # Padding lies between the prefix and the shorter questions, and would move their windows.
         if len(set(lengths)) > 1 and any(window is not None for window in windows_of(model)):
             raise UserError(
@@ -95,7 +96,7 @@ def compress_prefix(model: Model, context: Prompts, compress: Compress) -> Prefi
     """Read a context and keep what is left of it.
 
     context: one prompt, as `generate` takes it. Raises `UserError` before any pass, for a context that does not fit the
-    model among other things.
+    model among other things; after it for a network that does not cache its keys.
     """
     check_autoregressive(model, "a block cache")
     encoded = encode_prompts(model, context)
@@ -113,4 +114,5 @@ def compress_prefix(model: Model, context: Prompts, compress: Compress) -> Prefi
     canvas = Canvas(tokens=ids, real=torch.ones_like(ids, dtype=torch.bool), prompt_length=len(tokens))
     everyone = torch.zeros_like(ids)
     Forward(model, canvas)(ids, (0, len(tokens)), (len(tokens) - 1, len(tokens)), everyone, cache)
+    cache.check_filled()
     return Prefix(tokens=tuple(tokens), compress=compress, identity=identity_of(model), kept=cache)

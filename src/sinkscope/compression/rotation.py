@@ -1,13 +1,15 @@
 """A network's rotary positions, taken off queries and put on again.
 
 A cache sees queries as attention uses them: rotated. Taking the rotation off needs the angles and the pairing of
-dimensions that the network itself uses, so both come from its own modules. Networks whose angles differ by layer, or
-that have none, are refused.
+dimensions that the network itself uses, so both come from its own modules. Some of those change with the positions that
+they are asked for (dynamic and long rotary positions), so a copy is asked and the network stays as it is. Networks
+whose angles differ by layer, or that have none, are refused.
 """
 
 import inspect
 import sys
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
@@ -40,7 +42,7 @@ class RotaryPositions:
     def _angles(self, like: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and sines, (batch, position, rotated dim) each."""
         with torch.no_grad():
-            cosine, sine = self.module(like, positions.to(like.device))
+            cosine, sine = deepcopy(self.module)(like, positions.to(like.device))
         return cosine.to(like.dtype), sine.to(like.dtype)
 
 

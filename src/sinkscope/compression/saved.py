@@ -4,14 +4,17 @@
     prefix = load_prefix("book.safetensors", model)
 
 A file is written beside its place and moved there when it is whole, so a broken run leaves what was there before. It
-says which format it has, and which model, revision, family and dtype it belongs to; another model is refused.
+says which format it has, and which model, revision, family and dtype it belongs to; another model is refused. A SHA-256
+of settings and tensors goes with them, so that a damaged file is refused too: a flipped bit would answer otherwise.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -27,13 +30,14 @@ from sinkscope.compression.settings import check_model, empty_cache, read_compre
 from sinkscope.errors import UserError
 from sinkscope.families import Model
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _HEADER = "sinkscope_prefix"
-_TENSORS = ("keys", "values", "columns", "real", "prompt_length", "queries", "received")
+_TENSORS = ("keys", "values", "columns", "real", "prompt_length", "queries", "query_columns", "received")
 
 
 def save_prefix(prefix: Prefix, path: str | Path, *, overwrite: bool = False) -> None:
-    """Write a prefix. Raises `UserError` where there is a file already, unless it may be overwritten."""
+    """Write a prefix. Raises `UserError` where there is a file already, unless it may be overwritten, and where none
+    can be written."""
     path = Path(path)
     if path.is_dir() or (path.exists() and not overwrite):
         raise UserError(f"{path} exists already; choose another file, or overwrite it")
@@ -48,14 +52,24 @@ def save_prefix(prefix: Prefix, path: str | Path, *, overwrite: bool = False) ->
             tensor = getattr(holding.contents, name)
             if tensor is not None:
                 tensors[f"{number}.{name}"] = tensor.cpu().contiguous()
-    header = {
+    header: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
         "model": prefix.identity.to_dict(),
         "compression": prefix.compress.to_dict(),
         "tokens": list(prefix.tokens),
         "layers": layers,
     }
+    header["sha256"] = _digest(header, tensors)
     _write(path, tensors, {_HEADER: json.dumps(header)})
+
+
+def _digest(header: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> str:
+    """SHA-256 of all that a file says."""
+    digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
+        digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def _write(path: Path, tensors: Mapping[str, torch.Tensor], metadata: dict[str, str]) -> None:
@@ -66,34 +80,52 @@ def _write(path: Path, tensors: Mapping[str, torch.Tensor], metadata: dict[str, 
         with beside.open("rb+") as file:
             os.fsync(file.fileno())
         beside.replace(path)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path} can't be written: {error}; free some space or choose another place") from error
     finally:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):
+            beside.unlink()
 
 
 def load_prefix(path: str | Path, model: Model) -> Prefix:
     """Read a prefix onto the model's device.
 
-    Raises `UserError` for a file that is no prefix, is cut off, has a newer format, or belongs to another model,
-    revision or dtype.
+    Raises `UserError` for a file that is no prefix, is cut off or damaged, has another format, or belongs to another
+    model, revision or dtype.
     """
     path = Path(path)
     if not path.is_file():
         raise UserError(f"there is no file {path}")
     try:
-        with safe_open(path, framework="pt") as file:
-            header = json.loads((file.metadata() or {}).get(_HEADER, "null"))
-            if header is None:
-                raise UserError(f"{path} holds no compressed prefix; give a file that `save_prefix` wrote")
-            if header["format_version"] != FORMAT_VERSION:
-                raise UserError(
-                    f"{path} has format {header['format_version']}, this version of sinkscope reads {FORMAT_VERSION}"
-                )
-            identity = Identity(**header["model"])
-            check_identity(identity, model, f"the prefix in {path}")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
-    except SafetensorError as error:
-        raise UserError(f"{path} can't be read: {error}; it is cut off or was never a prefix") from error
-    return _built(header, identity, tensors, model)
+        header, tensors = _read(path)
+        identity = Identity(**header["model"])
+        check_identity(identity, model, f"the prefix in {path}")
+        return _built(header, identity, tensors, model)
+    except UserError:
+        raise
+    except OSError as error:
+        raise UserError(f"{path} can't be read: {error.strerror or error}; make it readable") from error
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        reason = f"it has no {error}" if isinstance(error, KeyError) else error
+        raise UserError(f"{path} can't be read: {reason}; it is damaged, cut off or was never a prefix") from error
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Header and tensors of a file that is what was written."""
+    with safe_open(path, framework="pt") as file:
+        header = json.loads((file.metadata() or {}).get(_HEADER, "null"))
+        if header is None:
+            raise UserError(f"{path} holds no compressed prefix; give a file that `save_prefix` wrote")
+        if header["format_version"] != FORMAT_VERSION:
+            raise UserError(
+                f"{path} has format {header['format_version']}, this version of sinkscope reads {FORMAT_VERSION}; make "
+                "the prefix again"
+            )
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
+    written = header.pop("sha256")
+    if _digest(header, tensors) != written:
+        raise UserError(f"{path} can't be read: it is not what was written (SHA-256); make the prefix again")
+    return header, tensors
 
 
 def _built(header: Mapping[str, Any], identity: Identity, tensors: Mapping[str, torch.Tensor], model: Model) -> Prefix:

@@ -109,11 +109,7 @@ class Compress:
         check_model(self, model)
         for length in lengths if self.when != "decode" else ():
             _check_protected(self, model, length, length, length)
-        if self.prune_after is not None:
-            # Pruned layers hold one key too many again and again, of a text that has grown long.
-            held = self.prune_after + 1
-            for length in lengths:
-                _check_protected(self, model, held, length + held, length)
+        check_pruning(self, model, lengths)
 
     def ready(self, model: Model) -> None:
         """Raise `UserError` unless the model is watched, if the scorer needs that."""
@@ -159,6 +155,15 @@ def check_model(compress: Compress, model: Model) -> None:
     windows_of(model)
     if compress.how.needs_rotation:
         rotation_of(model)
+
+
+def check_pruning(compress: Compress, model: Model, lengths: Sequence[int]) -> None:
+    """Raise `UserError` for a budget smaller than what is protected when layers are cut again. lengths: of prompts."""
+    if compress.prune_after is not None:
+        # Pruned layers hold one key too many again and again, of a text that has grown long.
+        held = compress.prune_after + 1
+        for length in lengths:
+            _check_protected(compress, model, held, length + held, length)
 
 
 def empty_cache(compress: Compress, model: Model, seeds: Sequence[int] | None = None) -> CompressedCache:

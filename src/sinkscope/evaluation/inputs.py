@@ -53,12 +53,12 @@ def mask_token(model: Model, instead: str) -> int:
     return canvas.mask_token(model, f"is autoregressive and has no mask token; use `{instead}`")
 
 
-def check_lengths(model: Model, lengths: Sequence[int], kind: str = "text") -> None:
-    """Refuse texts longer than the context. `kind`: how a message calls one."""
+def check_lengths(model: Model, lengths: Sequence[int], kind: str = "text", advice: str = "shorten it") -> None:
+    """Refuse texts longer than the context. `kind`: how a message calls one; `advice`: what it says to do."""
     longest, context = max(lengths), model.family.max_length
     if longest > context:
         which = f"the {kind}" if len(lengths) == 1 else f"{kind} {list(lengths).index(longest)}"
-        raise UserError(f"{which} has {longest} tokens, the context of {model.name} is {context}; shorten it")
+        raise UserError(f"{which} has {longest} tokens, the context of {model.name} is {context}; {advice}")
 
 
 def warn_beyond_training(model: Model, lengths: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""How sure a share of right answers is."""
+"""How sure a share of right answers is, and a mean of examples that all say the same."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ def wilson_interval(correct: int, n: int, confidence: float = 0.95) -> tuple[flo
     """
     if not 0 <= correct <= n or n < 1:
         raise UserError(f"correct must lie between 0 and n, and n be at least 1; got correct={correct}, n={n}")
-    if not 0 < confidence < 1:
-        raise UserError(f"confidence must lie between 0 and 1, 0.95 for example; got {confidence}")
+    _check_confidence(confidence)
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     share, shrunk = correct / n, z * z / n
     centre = (share + shrunk / 2) / (1 + shrunk)
@@ -30,3 +29,30 @@ def wilson_interval(correct: int, n: int, confidence: float = 0.95) -> tuple[flo
     low = 0.0 if correct == 0 else centre - reach
     high = 1.0 if correct == n else centre + reach
     return low, high
+
+
+def unanimous_interval(
+    value: float, n: int, least: float, most: float, confidence: float = 0.95
+) -> tuple[float, float]:
+    """The interval of the mean of something within `least` and `most`, of which n examples all gave `value`.
+
+    Such examples leave a bootstrap no width, and they say how rare others are: with half of 1 - confidence on either
+    side, at most a share 1 - ((1 - confidence) / 2)^(1 / n) of all examples gives anything else (C. J. Clopper and
+    E. S. Pearson, The use of confidence or fiducial limits illustrated in the case of the binomial, Biometrika 26
+    (1934), pages 404 to 413), and these may give `least` or `most`.
+
+    Of paired differences of right answers it leaves out zero from six examples on, as the sign test does; intervals put
+    together of Wilson's (R. G. Newcombe, Statistics in Medicine 17 (1998), pages 2635 to 2650, method 10) from two on.
+
+    Raises `UserError` for no example, and a confidence that is not between 0 and 1.
+    """
+    if n < 1:
+        raise UserError(f"n must be at least 1, got {n}")
+    _check_confidence(confidence)
+    others = 1 - ((1 - confidence) / 2) ** (1 / n)
+    return value - others * (value - least), value + others * (most - value)
+
+
+def _check_confidence(confidence: float) -> None:
+    if not 0 < confidence < 1:
+        raise UserError(f"confidence must lie between 0 and 1, 0.95 for example; got {confidence}")

@@ -93,8 +93,9 @@ def _of_prompt(
         for step in run(model, [list(tokens)], settings, seeds=[seed]):
             layers, looking.layers = looking.layers, []
             if layers:
-                chosen = _droppable(step, layers[0].keys.shape[2], both_ways)
-                cached = [one.outside(number, chosen, len(tokens), seed) for number, one in enumerate(layers)]
+                asking = _asking(step, layers[0].keys.shape[2], both_ways)
+                chosen = _outside(asking, layers[0].keys.shape[2])
+                cached = [one.seen(number, asking, len(tokens), seed) for number, one in enumerate(layers)]
                 attention = np.stack([one.grouped()[:, chosen.numpy()] for one in layers])
                 steps.append(_measured(attention, cached, scorers).assign_coords(step=step.index))
     if not steps:
@@ -118,24 +119,26 @@ class _Layer:
         found: Floats = mean_over_group(self.attention.double(), self.keys.shape[1])[0].cpu().numpy()
         return found
 
-    def outside(self, layer: int, chosen: torch.Tensor, prompt_length: int, seed: int) -> CachedLayer:
-        """The keys that may be dropped, as a scorer sees them."""
+    def seen(self, layer: int, asking: tuple[int, int], prompt_length: int, seed: int) -> CachedLayer:
+        """The keys that may be dropped, as a cache shows them to a scorer. asking: columns of the queries."""
         device, kv_heads = self.keys.device, self.keys.shape[1]
-        positions = chosen.to(device).expand(1, kv_heads, -1)
-        queries = self.queries.shape[2]
+        start, stop = asking
+        chosen = _outside(asking, self.keys.shape[2]).to(device)
+        positions = chosen.expand(1, kv_heads, -1)
         return CachedLayer(
             keys=self.keys[:, :, chosen],
             values=self.values[:, :, chosen],
             positions=positions,
             real=torch.ones_like(positions, dtype=torch.bool),
             layer=layer,
-            length=torch.tensor([self.keys.shape[2]], device=device),
+            length=torch.tensor([start], device=device),
+            block_length=0 if self.causal else stop - start,
             seeds=(seed,),
             prompt_length=torch.tensor([prompt_length], device=device),
             causal=self.causal,
             queries=self.queries,
-            query_positions=torch.full((1, queries), self.keys.shape[2], device=device),
-            query_real=torch.ones(1, queries, dtype=torch.bool, device=device),
+            query_positions=torch.arange(start, stop, device=device).unsqueeze(0),
+            query_real=torch.ones(1, stop - start, dtype=torch.bool, device=device),
             scale=self.scale,
         )
 
@@ -180,13 +183,15 @@ class _Looking:
         return torch.isin(labels, self._asking.to(labels.device))
 
 
-def _droppable(step: Step, width: int, both_ways: bool) -> torch.Tensor:
-    """Which keys a cache may drop: those outside the block, or those before the token that asks."""
+def _asking(step: Step, width: int, both_ways: bool) -> tuple[int, int]:
+    """Columns of the queries: the block's, or the token that asks, before which a cache chooses what it drops."""
+    return step.block_range if both_ways else (width - 1, width)
+
+
+def _outside(asking: tuple[int, int], width: int) -> torch.Tensor:
+    """Columns of the keys that a cache may drop, (key,): those that are not the queries' own."""
     places = torch.arange(width)
-    if not both_ways:
-        return places[:-1]
-    start, stop = step.block_range
-    return places[(places < start) | (places >= stop)]
+    return places[(places < asking[0]) | (places >= asking[1])]
 
 
 def _measured(attention: Floats, cached: Sequence[CachedLayer], scorers: Sequence[Scorer]) -> xr.Dataset:

@@ -5,25 +5,40 @@ import torch
 from sinkscope.compression.scorers.base import CachedLayer, by_group
 
 
+def last_real(real: torch.Tensor, count: int) -> torch.Tensor:
+    """Places (batch, query) of the last `count` real queries of each row, in order; others before them where a row has
+    fewer. real (batch, query) boolean."""
+    return real.long().argsort(dim=-1, stable=True)[:, -count:]
+
+
+def taken(queries: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Queries (batch, head, query, dim) at places (batch, query)."""
+    return queries.gather(2, places[:, None, :, None].expand(-1, queries.shape[1], -1, queries.shape[-1]))
+
+
 def last_queries(cached: CachedLayer, count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The last `count` queries (batch, head, query, dim), their positions and which are real, (batch, query) each."""
+    """The last `count` queries (batch, head, query, dim), their positions and which are real, (batch, query) each.
+
+    Of each row its own: padding after a context does not push out a short question's.
+    """
     assert cached.queries is not None
     assert cached.query_positions is not None
     assert cached.query_real is not None
-    return cached.queries[:, :, -count:], cached.query_positions[:, -count:], cached.query_real[:, -count:]
+    last = last_real(cached.query_real, count)
+    return taken(cached.queries, last), cached.query_positions.gather(-1, last), cached.query_real.gather(-1, last)
 
 
 def grouped_scores(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-    """Products (batch, head, query, key) of queries and the keys of their group, float32."""
-    grouped = by_group(queries.float(), keys.shape[1])  # (batch, kv_head, group, query, dim)
-    products = torch.einsum("bhgqd,bhkd->bhgqk", grouped, keys.detach().float())
+    """Products (batch, head, query, key) of queries and the keys of their group, float64."""
+    grouped = by_group(queries.double(), keys.shape[1])  # (batch, kv_head, group, query, dim)
+    products = torch.einsum("bhgqd,bhkd->bhgqk", grouped, keys.detach().double())
     return products.flatten(1, 2)
 
 
 def attention_of(
     cached: CachedLayer, queries: torch.Tensor, positions: torch.Tensor, counted: torch.Tensor
 ) -> torch.Tensor:
-    """Mean attention (batch, head, key) over the queries that are `counted` (batch, query).
+    """Mean attention (batch, head, key) float64 over the queries that are `counted` (batch, query).
 
     A query of a causal model sees keys up to its own position.
     """

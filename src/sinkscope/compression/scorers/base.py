@@ -5,8 +5,9 @@ and gives one number for every key of every key head. It never drops anything it
 `choosing.choose_kept` says which, and ties go to the key that stands further left.
 
 Norms and cosines are added up in float64 and rounded to float32, so that stored values alone decide: not their dtype,
-not the device, not the order of a sum. Scorers that look at queries go through products of matrices and may differ in
-the last digits between devices.
+not the device, not the order of a sum. Products with queries follow keys and queries that came out of a network's own
+products, whose last digits depend on the batch and the device: `rounded` drops them, so that what is equal but for them
+is a tie.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class CachedLayer:
     seeds: tuple[int, ...]
     """One a row, from the user's seed and the prompt."""
     prompt_length: torch.Tensor
-    """(batch,) real tokens of each row's prompt, at most `length`."""
+    """(batch,) real tokens of each row's prompt, at most `length`; after a prefix context and question."""
     causal: bool = True
     """Whether a query sees only keys at or before its own position. False in a block cache, whose keys are those
     outside the block."""
@@ -111,6 +112,13 @@ def norms(vectors: torch.Tensor) -> torch.Tensor:
     """L2 norms over the last dimension, float32: the same for the same stored values on every device."""
     exact: torch.Tensor = torch.linalg.vector_norm(vectors.detach(), dim=-1, dtype=torch.float64)
     return exact.float()
+
+
+def rounded(importance: torch.Tensor) -> torch.Tensor:
+    """Importance to 16 binary digits, float32: five decimal ones, fewer than what a float32 pass is sure of."""
+    mantissa, exponent = torch.frexp(importance.double())
+    near = torch.ldexp((mantissa * 2**16).round(), exponent - 16)
+    return torch.where(importance.isfinite(), near, importance.double()).float()
 
 
 def mean_over_group(per_head: torch.Tensor, kv_heads: int) -> torch.Tensor:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from sinkscope.compression.scorers.asking import grouped_scores, last_queries
-from sinkscope.compression.scorers.base import CachedLayer, Scorer
+from sinkscope.compression.scorers.base import CachedLayer, Scorer, rounded
 from sinkscope.compression.scorers.registry import check_whole, scorer
 from sinkscope.errors import UserError
 
@@ -39,8 +39,8 @@ class SparseDLLM(Scorer):
         assert cached.queries is not None
         block = cached.queries.shape[2]
         queries, _, counted = last_queries(cached, self.last if cached.causal else block)
-        weights = (counted / counted.sum(-1, keepdim=True).clamp(min=1)).float()
-        mean = torch.einsum("bhqd,bq->bhd", queries.float(), weights).unsqueeze(2)
+        weights = counted.double() / counted.sum(-1, keepdim=True).clamp(min=1)
+        mean = torch.einsum("bhqd,bq->bhd", queries.double(), weights).unsqueeze(2)
         by_head = grouped_scores(mean, cached.keys).squeeze(2)  # (batch, head, key)
         groups = by_head.shape[1] // cached.keys.shape[1]
         hidden = ~cached.real.repeat_interleave(groups, dim=1)
@@ -50,4 +50,4 @@ class SparseDLLM(Scorer):
             stride=1,
             padding=self.kernel // 2,
         )
-        return highest.expand(-1, cached.keys.shape[1], -1)
+        return rounded(highest).expand(-1, cached.keys.shape[1], -1)

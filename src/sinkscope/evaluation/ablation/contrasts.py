@@ -6,7 +6,7 @@ interval leaves out zero.
 
 Each comparison says what it compares: whether the control masked as many keys and took as much attention away at the
 step itself. A control that fell short of what it is to equal, keys or mass, says little. A run in which nothing was
-masked is not compared.
+masked is not compared, and nothing is where one example is all there is.
 """
 
 from __future__ import annotations
@@ -96,8 +96,9 @@ def plain_difference(row: Row, rows: Sequence[Row]) -> Difference | None:
 
 
 def contrasts(rows: Sequence[Row]) -> list[Contrast]:
-    """Every sinks' run against every control of the same keys, but for runs in which nothing was masked."""
-    return [_contrast(row, some) for row, some in _pairs(rows) if not _untouched([row, *some])]
+    """Every sinks' run against every control of the same keys, but for runs in which nothing was masked, and where one
+    example is all there is."""
+    return [_contrast(row, some) for row, some in _pairs(rows) if not _untouched([row, *some]) and row.outcome.n > 1]
 
 
 def verdicts(rows: Sequence[Row]) -> list[str]:
@@ -105,7 +106,10 @@ def verdicts(rows: Sequence[Row]) -> list[str]:
     said = []
     for row, some in _pairs(rows):
         untouched = _untouched([row, *some])
-        said.append(_uncompared(row, untouched[0]) if untouched else _sentence(_contrast(row, some)))
+        if untouched:
+            said.append(_uncompared(row, untouched[0]))
+        elif row.outcome.n > 1:
+            said.append(_sentence(_contrast(row, some)))
     return list(dict.fromkeys(said))
 
 

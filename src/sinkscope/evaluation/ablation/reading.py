@@ -12,6 +12,7 @@ from typing import Any
 
 from sinkscope.evaluation.ablation.grid import PLAIN, SINKS, Cell, label
 from sinkscope.evaluation.ablation.rows import Row, row_of
+from sinkscope.evaluation.grids.rows import seed_in
 from sinkscope.evaluation.grids.store import CellForm, read_draws
 from sinkscope.interventions import MaskSinks
 from sinkscope.sinks import make_rule
@@ -43,6 +44,7 @@ FORM = CellForm("an ablation", "sinkscope ablate --out", _row)
 def _intervention(kept: dict[str, Any] | None) -> MaskSinks | None:
     if kept is None:
         return None
+    seed_in(kept)
     keys = kept["keys"]
     if not isinstance(keys, int):
         rest = dict(keys)

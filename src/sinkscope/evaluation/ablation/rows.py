@@ -8,7 +8,7 @@ from typing import Any
 
 from sinkscope.evaluation.ablation.base import Removal
 from sinkscope.evaluation.ablation.grid import Cell
-from sinkscope.evaluation.grids.rows import MeasuredRow, stated_by
+from sinkscope.evaluation.grids.rows import MeasuredRow, number_in, stated_by
 from sinkscope.interventions import MaskSinks
 
 
@@ -37,7 +37,16 @@ class Row(MeasuredRow):
 
 def row_of(cell: Cell, settings: Mapping[str, Any], measured: Mapping[str, Any]) -> Row:
     """From what is kept of a cell. Raises `KeyError`, `TypeError` or `ValueError` for what is none."""
-    return Row(cell=cell, removed=measured["removed"], **stated_by(settings, measured))
+    return Row(cell=cell, removed=_removal(measured["removed"]), **stated_by(settings, measured))
+
+
+def _removal(kept: Removal | None) -> Removal | None:
+    if kept is None:
+        return None
+    missing = [name for name in ("keys", "mass", "sink_mass", "cut_mass") if name not in kept]
+    if missing:
+        raise ValueError(f"{missing[0]} of what was removed is missing")
+    return {name: None if kept[name] is None else number_in(kept, name) for name in kept}
 
 
 def _why_no_sinks(plan: MaskSinks) -> str:

@@ -18,7 +18,7 @@ from sinkscope.evaluation.ablation.grid import Cell, Grid
 from sinkscope.evaluation.ablation.reading import FORM
 from sinkscope.evaluation.ablation.rows import Row, row_of
 from sinkscope.evaluation.grids.progress import Observer
-from sinkscope.evaluation.grids.running import Job, run_jobs, stated
+from sinkscope.evaluation.grids.running import Job, run_jobs, stated, stated_model
 from sinkscope.families import Model
 
 
@@ -40,7 +40,8 @@ def ablate(
     for model, measure in measures:
         for cell in cells:
             _check(model, measure, cell)
-    jobs = [_job(model, measure, cell) for model, measure in measures for cell in cells]
+    told = [(stated_model(model), measure) for model, measure in measures]
+    jobs = [_job(model, measure, cell) for model, measure in told for cell in cells]
     found = run_jobs(jobs, FORM, out=out, resume=resume, observer=observer)
     every = [cell for _ in measures for cell in cells]
     return [row_of(cell, job.settings, measured) for cell, job, measured in zip(every, jobs, found, strict=True)]
@@ -55,14 +56,14 @@ def _check(model: Model, measure: Measure, cell: Cell) -> None:
         raise UserError(f"{model.name}, {measure.task}, {cell.keys}: {error}") from error
 
 
-def _job(model: Model, measure: Measure, cell: Cell) -> Job:
+def _job(model: dict[str, Any], measure: Measure, cell: Cell) -> Job:
     def run(tell: Callable[[int], None]) -> dict[str, Any]:
         outcome, removed = measure.run(cell.intervention, tell)
         return {**outcome.to_dict(), "better": measure.better, "unit": measure.unit, "removed": removed}
 
     intervention = None if cell.intervention is None else cell.intervention.to_dict()
     return Job(
-        name=f"{model.name} {measure.task} {cell.keys} {cell.masked}",
+        name=f"{model['name']} {measure.task} {cell.keys} {cell.masked}",
         task=measure.task,
         settings=stated(model, measure.settings(), intervention=intervention),
         n=measure.n,

@@ -5,7 +5,16 @@ from types import MappingProxyType
 
 from sinkscope.evaluation.ablation.contrasts import plain_difference
 from sinkscope.evaluation.ablation.rows import Row
-from sinkscope.evaluation.grids.tables import Record, Tables, interval, number
+from sinkscope.evaluation.grids.running import PACKAGES
+from sinkscope.evaluation.grids.tables import (
+    Record,
+    Tables,
+    difference_fields,
+    interval,
+    number,
+    score_fields,
+    span,
+)
 
 MASKING = ("detect", "detect_from", "how", "first_step", "last_step", "layers", "heads", "queries", "classes")
 COLUMNS: Mapping[str, str] = MappingProxyType(
@@ -29,7 +38,8 @@ COLUMNS: Mapping[str, str] = MappingProxyType(
 def records(rows: Sequence[Row]) -> list[Record]:
     """One flat record a cell.
 
-    score in `unit`, better when high or low; low, high: its 95 % interval. difference: score minus the plain run's.
+    score in `unit`, better when high or low; low, high: its 95 % interval, where it has one. difference: score minus
+    the plain run's; of one example it has no interval. experiment: a digest of model and measure.
     nothing_masked: where an intervention took nothing away, why that may be; there is no difference then. keys_cut:
     keys masked in a layer and head with sinks. mass: attention removed at the step itself. sink_mass, cut_mass:
     received attention of the sinks and of what was cut, by the map they were found in. mask_share: share of the masked
@@ -40,8 +50,6 @@ def records(rows: Sequence[Row]) -> list[Record]:
 
 
 def _record(row: Row, rows: Sequence[Row]) -> Record:
-    low, high = row.outcome.interval()
-    against = plain_difference(row, rows)
     removed = dict(row.removed or {})
     return {
         "model": row.model,
@@ -52,12 +60,8 @@ def _record(row: Row, rows: Sequence[Row]) -> Record:
         "n": row.outcome.n,
         "unit": row.unit,
         "better": row.better,
-        "score": row.outcome.score,
-        "low": low,
-        "high": high,
-        "difference": None if against is None else against.value,
-        "difference_low": None if against is None else against.low,
-        "difference_high": None if against is None else against.high,
+        **score_fields(row.outcome),
+        **difference_fields("difference", plain_difference(row, rows)),
         "nothing_masked": row.nothing_masked,
         "keys_cut": removed.get("keys"),
         "mass": removed.get("mass"),
@@ -79,8 +83,9 @@ def _stated(row: Row) -> Record:
         "mask_seed": masking.get("seed"),
         **{name: measure.get(name) for name in ("seed", "room", "texts")},
         "batch_size": row.batch_size,
-        **{name: model[name] for name in ("revision", "dtype", "device")},
-        **row.settings["versions"],
+        **{name: model.get(name) for name in ("revision", "dtype", "device")},
+        **{name: row.settings.get("versions", {}).get(name) for name in PACKAGES},
+        "experiment": row.experiment_digest,
     }
 
 
@@ -100,11 +105,13 @@ def _shown(one: Record) -> dict[str, str]:
         "keys": one["keys"],
         "masked": one["masked"] if one["draw"] == 0 else f"{one['masked']} #{one['draw'] + 1}",
         "score": f"{one['score']:.3f}",
-        "95 % interval": f"{one['low']:.3f} to {one['high']:.3f}",
+        "95 % interval": span(one["low"], one["high"]),
         "difference": difference,
         "cut": number(one["keys_cut"], 1),
         "mass": number(one["mass"], 3),
-        "by the map": "" if one["cut_mass"] is None else f"{one['cut_mass']:.2f} of {one['sink_mass']:.2f}",
+        "by the map": ""
+        if None in (one["cut_mass"], one["sink_mass"])
+        else f"{one['cut_mass']:.2f} of {one['sink_mass']:.2f}",
         "[MASK]": number(one["mask_share"], 2),
         "s": f"{one['seconds']:.1f}",
     }

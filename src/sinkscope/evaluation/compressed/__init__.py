@@ -9,7 +9,7 @@ verdicts(rows)
 from sinkscope.evaluation.compressed.base import MakeMeasure, Measure, Weighed
 from sinkscope.evaluation.compressed.contrasts import Contrast, contrasts, verdicts
 from sinkscope.evaluation.compressed.grid import CONTROL, DEFAULT_RATIOS, DEFAULT_SCORERS, WHOLE, Cell, Grid
-from sinkscope.evaluation.compressed.measures import MEASURES, Choice, find_measure
+from sinkscope.evaluation.compressed.measures import MEASURES, Choice, find_measure, find_measures, takes
 from sinkscope.evaluation.compressed.questions import Blocks
 from sinkscope.evaluation.compressed.reading import read_rows
 from sinkscope.evaluation.compressed.rows import Row
@@ -39,8 +39,10 @@ __all__ = [
     "Weighed",
     "contrasts",
     "find_measure",
+    "find_measures",
     "measure_compression",
     "read_rows",
     "records",
+    "takes",
     "verdicts",
 ]

@@ -17,9 +17,10 @@ class Weighed:
     """What was measured beside the score."""
 
     kept: float
-    """Share of the keys that were there which stayed, over all layers and examples."""
+    """Share of the keys of a cache with all keys that stayed, over all layers and examples."""
     cache_bytes: float
-    """Of an example's cache right after dropping, on average."""
+    """Of the keys and values of an example right after dropping, on average, and of what a dropping cache notes of
+    them."""
     tokens: int
     """Generated or scored, of all examples."""
 

@@ -82,7 +82,7 @@ class Continuations:
         """Before any work."""
 
         def check(windows: Sequence[Window]) -> None:
-            check_lengths(self.model, [one.length for one in windows], "window")
+            check_lengths(self.model, [one.length for one in windows], "window", "name a smaller --window")
             if compress is not None:
                 compress.check(self.model, [len(one.context) for one in windows])
 
@@ -132,12 +132,11 @@ def make_continuations(model: Model, examples: Examples, when: str | None, windo
     return _laid_out(model, "perplexity", windows, examples, when, window, {**texts.settings()}, texts.notes)
 
 
-def make_file(model: Model, examples: Examples, when: str | None, window: int, file: Path) -> Continuations:
-    """Windows of a file that is one text."""
+def make_file(model: Model, examples: Examples, when: str | None, window: int, file: Path, name: str) -> Continuations:
+    """Windows of a file that is one text. name: what it is called."""
     check_model(model)
     [tokens] = encode_prompts(model, read_text(file))
-    named = {"texts": file.name}
-    return _laid_out(model, file.name, cut(model, tokens, window), examples, when, window, named, ())
+    return _laid_out(model, name, cut(model, tokens, window), examples, when, window, {"texts": name}, ())
 
 
 def check_model(model: Model) -> None:

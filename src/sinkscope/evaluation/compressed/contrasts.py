@@ -1,7 +1,7 @@
 """What a grid says: is a scorer any better than keeping as many keys at random?
 
-Every scorer is set against `random` at the same number of keys, with the same exceptions and over the same examples,
-the draws averaged: the mean score of the draws on each resample of the examples. Beyond or behind random is a
+Every scorer is set against `random` at the same budget, with the same exceptions and over the same examples, the draws
+averaged: the mean score of the draws on each resample of the examples. Beyond or behind random is a
 difference whose 95 % interval leaves out zero. A cell from which nothing was dropped is not compared.
 
 Misleads: intervals are about the choice of examples, each for itself; among many comparisons some leave out zero by
@@ -89,22 +89,23 @@ def contrasts(rows: Sequence[Row]) -> list[Contrast]:
 
 def verdicts(rows: Sequence[Row]) -> list[str]:
     """A sentence for every scorer: at which budgets it is beyond random, behind it, or within noise of it."""
-    alone: dict[tuple[str, str], list[str]] = {}
+    alone: dict[str, list[Row]] = {}
     for row in rows:
         if _lacks_control(row, rows):
-            alone.setdefault((row.model, row.task), []).append(row.cell.label)
-    said = [_uncontrolled(*where, labels) for where, labels in alone.items()]
-    by_scorer: dict[tuple[str, ...], list[Contrast]] = {}
-    for one in contrasts(rows):
-        by_scorer.setdefault((one.model, one.task, one.when, one.scorer, one.around), []).append(one)
+            alone.setdefault(row.experiment, []).append(row)
+    said = [_uncontrolled(some) for some in alone.values()]
+    by_scorer: dict[tuple[object, ...], list[Contrast]] = {}
+    for row in rows:
+        one = contrast(row, rows)
+        if one is not None:
+            by_scorer.setdefault((row.experiment, row.cell.label, _pruned_after(row)), []).append(one)
     said += [_sentence(some) for some in by_scorer.values()]
     said += [_kept_all(row) for row in rows if row.nothing_dropped]
     return list(dict.fromkeys(said))
 
 
 def _is_control_of(one: Row, row: Row) -> bool:
-    alike = one.cell.around == row.cell.around and one.cell.kept == row.cell.kept
-    return alike and one.cell.scorer == CONTROL and _pruned_after(one) == _pruned_after(row)
+    return one.cell.scorer == CONTROL and one.cell.place == row.cell.place
 
 
 def _pruned_after(row: Row) -> int | None:
@@ -117,10 +118,11 @@ def _lacks_control(row: Row, rows: Sequence[Row]) -> bool:
     return not any(same_examples(one, row) and _is_control_of(one, row) for one in rows)
 
 
-def _uncontrolled(model: str, task: str, labels: Sequence[str]) -> str:
+def _uncontrolled(some: Sequence[Row]) -> str:
+    labels = ", ".join(dict.fromkeys(row.cell.label for row in some))
     return (
-        f"{model}, {task}: not set against random keys: {', '.join(dict.fromkeys(labels))}; nobody knows whether any "
-        "keys would have done (add random to --scorer)"
+        f"{some[0].model}, {some[0].task}: not set against random keys: {labels}; nobody knows whether any keys would "
+        "have done (add random to --scorer)"
     )
 
 

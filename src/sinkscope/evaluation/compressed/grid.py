@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sinkscope.compression import Budget, Compress, Protect, Random, Scorer, SkipLayers, as_budget, make_scorer
+from sinkscope.compression import Budget, Compress, Protect, Random, Scorer, as_budget, make_scorer
 from sinkscope.compression.budgets import Ratio
 from sinkscope.errors import UserError
+from sinkscope.evaluation.compressed.labels import (
+    around_label,
+    budget_key,
+    kept_label,
+    place_of,
+    scorer_key,
+    scorer_label,
+    skipping,
+)
 from sinkscope.evaluation.compressed.ways import WAYS
 
 WHOLE = "all keys"
@@ -27,6 +36,8 @@ class Cell:
     """What is excepted, in words: "skip 0 1, first 4"."""
     kept: str
     """Share or number of keys that were to stay: "0.5", "64 tokens"; "1" where nothing is dropped."""
+    place: str
+    """Everything but scorer and seed, as text that is the same for the same; empty where nothing is dropped."""
     draw: int
     """Number of a random scorer's draw, from 0."""
     compress: Compress | None
@@ -40,30 +51,15 @@ class Cell:
 def cell_of(compress: Compress | None, draw: int = 0) -> Cell:
     """The cell of these settings."""
     if compress is None:
-        return Cell(scorer=WHOLE, around="", kept="1", draw=0, compress=None)
-    settings = dict(compress.how.settings())
-    ends, name = settings.pop("protect", {}), settings.pop("scorer")
-    own = make_scorer(name).settings()
-    parameters = [f"{key} {value}" for key, value in settings.items() if value != own[key]]
-    excepted = [f"{end.replace('_', ' ')} {count}" for end, count in ends.items() if count]
-    budget = compress.much.to_plain()
-    if isinstance(budget, dict) and "skip_layers" in budget:
-        excepted.insert(0, f"skip {' '.join(map(str, budget['skip_layers']))}")
-        budget = budget["budget"]
+        return Cell(scorer=WHOLE, around="", kept="1", place="", draw=0, compress=None)
     return Cell(
-        scorer=" ".join([name, *parameters]),
-        around=", ".join(excepted),
-        kept=kept_label(budget),
+        scorer=scorer_label(compress.how),
+        around=around_label(compress),
+        kept=kept_label(compress.much),
+        place=place_of(compress),
         draw=draw,
         compress=compress,
     )
-
-
-def kept_label(budget: object) -> str:
-    """A budget as JSON in a few characters."""
-    if isinstance(budget, float):
-        return f"{budget:g}"
-    return f"{budget} tokens" if isinstance(budget, int) else "by layer"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +71,7 @@ class Grid:
         tokens that always stay. prune_after: for dropping while a model writes. draws: of every scorer that draws at
         random, from seed on.
 
-    Raises `UserError` for unknown names, a grid without cells, or with one twice.
+    Raises `UserError` for unknown names, a grid without cells, or with one twice, however it is written.
     """
 
     scorers: Sequence[Scorer | str] = DEFAULT_SCORERS
@@ -88,15 +84,18 @@ class Grid:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, values in (("scorer", self.scorers), ("budget", self.budgets), ("set of layers", self.skips)):
-            twice = [value for number, value in enumerate(values) if value in list(values)[:number]]
-            if twice:
-                raise UserError(f"the {name} {twice[0]!r} is named twice; name each once")
         if self.draws < 1:
             raise UserError(f"draws must be at least 1, got {self.draws}")
+        for skip in self.skips:
+            _refuse_twice("skipped layer", [(layer, str(layer)) for layer in skip])
+        _refuse_twice("scorer", [(scorer_key(one), repr(scorer_label(one))) for one in map(self._scorer, self.scorers)])
+        _refuse_twice("budget", [(budget_key(one), kept_label(one)) for one in map(as_budget, self.budgets)])
+        sets = [tuple(sorted(skip)) for skip in self.skips]
+        _refuse_twice("set of layers", [(skip, " ".join(map(str, skip)) or "none") for skip in sets])
         if not self.scorers or all(_keeps_all(one) for one in self.budgets):
             raise UserError("nothing is dropped in this grid; name a scorer, and a ratio kept below 1")
-        self.cells("prompt", prune_after=None)  # refuses unknown scorers
+        first = [one for one in self.cells("prompt", prune_after=None) if one.draw == 0]
+        _refuse_twice("cell", [((one.scorer, one.place), f"{one.label} at {one.kept}") for one in first])
 
     def cells_for(self, when: str) -> list[Cell]:
         """All cells of a way of `ways.WAYS`, the one that keeps everything first.
@@ -119,7 +118,7 @@ class Grid:
             draws = self.draws if scorer.name == CONTROL else 1
             for skip in self.skips:
                 for budget in [as_budget(one) for one in self.budgets if not _keeps_all(one)]:
-                    much = SkipLayers(budget, skip) if skip else budget
+                    much = skipping(budget, skip)
                     for draw in range(draws):
                         compress = Compress(scorer, much, when=when, prune_after=prune_after, seed=self.seed + draw)
                         found.append(cell_of(compress, draw))
@@ -134,3 +133,11 @@ class Grid:
 
 def _keeps_all(budget: Budget | float | int) -> bool:
     return as_budget(budget) == Ratio(1.0)
+
+
+def _refuse_twice(what: str, named: Sequence[tuple[object, str]]) -> None:
+    """named: what must be distinct, each with its name."""
+    keys = [key for key, _ in named]
+    twice = [name for number, (key, name) in enumerate(named) if key in keys[:number]]
+    if twice:
+        raise UserError(f"the {what} {twice[0]} is named twice; name each once")

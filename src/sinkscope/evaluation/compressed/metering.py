@@ -1,5 +1,10 @@
 """What caches hold: their keys and their bytes, of plain caches and of those that drop.
 
+Keys are counted beside those that a cache with all keys would hold: a layer with a sliding window forgets what has left
+it in either, which is no dropping. Bytes are those of the keys and values a layer holds, in both alike, padding of
+shorter rows included; of a layer that drops also those of its bookkeeping. The larger storage that transformers'
+sliding layers keep a view of until their next pass is not counted.
+
 `Metered` goes into a decoding loop as a compression, and lets the loop's caches be looked at.
 """
 
@@ -37,7 +42,7 @@ class Meter:
         """Look at the layers of a transformers cache of so many keys, `lengths` (batch,), before any was dropped."""
         for layer in layers:
             self.kept += keys_of(layer, lengths)
-            self.there += int(lengths.sum())
+            self.there += whole_of(layer, lengths)
             self.nbytes += bytes_of(layer)
         self.rows += len(lengths)
 
@@ -69,10 +74,27 @@ def _(layer: DroppingBlockLayer, lengths: torch.Tensor) -> int:
 
 
 @singledispatch
+def whole_of(layer: CacheLayerMixin, lengths: torch.Tensor) -> int:
+    """Keys of all rows that the layer would hold had it dropped none: a plain layer's own."""
+    return keys_of(layer, lengths)
+
+
+@whole_of.register
+def _(layer: DroppingLayer, lengths: torch.Tensor) -> int:
+    window = layer.holding.window
+    return int((lengths if window is None else lengths.clamp(max=window - 1)).sum())
+
+
+@whole_of.register
+def _(layer: DroppingBlockLayer, lengths: torch.Tensor) -> int:
+    del layer
+    return int(lengths.sum())
+
+
+@singledispatch
 def bytes_of(layer: CacheLayerMixin) -> int:
-    """Bytes of memory that a layer keeps alive."""
-    held = [one for one in (layer.keys, layer.values) if one is not None]
-    return sum({one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in held}.values())
+    """Bytes of the keys and values that a layer holds, and of its bookkeeping if it drops any."""
+    return sum(one.nbytes for one in (layer.keys, layer.values) if one is not None)
 
 
 @bytes_of.register

@@ -70,6 +70,7 @@ class Questions:
         """Before any work."""
 
         def check(asked: Sequence[Asked]) -> None:
+            self._check_room(asked)
             self.way.check(self.model, asked, self.decoding, compress)
 
         check_naming(check, self.asked, lambda number: example_name(number, self.examples[number].prompt))
@@ -91,6 +92,17 @@ class Questions:
         """Examples and decoding."""
         stated = {"task": self.task, "when": self.when, "n": self.n, **self.drawn}
         return {**stated, "decoding": vars(self.decoding)}
+
+    def _check_room(self, asked: Sequence[Asked]) -> None:
+        """Name the option that makes examples shorter."""
+        own, context = self.decoding, self.model.family.max_length
+        answer = own.max_new_tokens if isinstance(own, Decoding) else own.gen_length
+        longest = max(len(one.whole) for one in asked)
+        if longest + answer > context:
+            raise UserError(
+                f"an example of {longest} tokens and its answer of {answer} make {longest + answer}, the context is "
+                f"{context}; name smaller {'--lengths' if 'lengths' in self.drawn else '--room'}"
+            )
 
 
 def make_questions(model: Model, examples: Examples, task: Task, when: str | None, blocks: Blocks) -> Questions:
@@ -150,9 +162,7 @@ def _settings(model: Model, task: Task, blocks: Blocks) -> Settings:
     own = task_settings(model, task)
     if isinstance(own, Decoding):
         return own
-    if own.block_length is None or blocks.length is None:
-        return replace(own, cache=blocks.cache)
-    return replace(own, cache=blocks.cache, block_length=blocks.length)
+    return replace(own, cache=blocks.cache, block_length=own.block_length if blocks.length is None else blocks.length)
 
 
 def _asked(model: Model, examples: Sequence[Example]) -> list[Asked]:

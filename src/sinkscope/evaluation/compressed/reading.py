@@ -13,6 +13,7 @@ from typing import Any
 from sinkscope.compression import read_compress
 from sinkscope.evaluation.compressed.grid import cell_of
 from sinkscope.evaluation.compressed.rows import Row, row_of
+from sinkscope.evaluation.grids.rows import seed_in
 from sinkscope.evaluation.grids.store import CellForm, read_draws
 
 
@@ -27,6 +28,8 @@ def read_rows(folder: Path) -> list[Row]:
 
 def _row(settings: dict[str, Any], measured: dict[str, Any], draw: int = 0) -> Row:
     plain = settings["compression"]
+    if plain is not None:
+        seed_in(plain)
     return row_of(cell_of(None if plain is None else read_compress(plain), draw), settings, measured)
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sinkscope.evaluation.compressed.grid import Cell
-from sinkscope.evaluation.grids.rows import MeasuredRow, stated_by
+from sinkscope.evaluation.compressed.ways import WAYS
+from sinkscope.evaluation.grids.rows import MeasuredRow, number_in, stated_by, text_in, whole_in
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +17,7 @@ class Row(MeasuredRow):
 
     cell: Cell
     kept: float
-    """Share of the keys that stayed."""
+    """Share of the keys of a cache with all keys that stayed."""
     cache_bytes: float
     """Of an example's cache right after dropping, on average."""
     tokens: int
@@ -42,5 +43,15 @@ class Row(MeasuredRow):
 
 def row_of(cell: Cell, settings: Mapping[str, Any], measured: Mapping[str, Any]) -> Row:
     """From what is kept of a cell. Raises `KeyError`, `TypeError` or `ValueError` for what is none."""
-    weighed = {name: measured[name] for name in ("kept", "cache_bytes", "tokens", "peak_memory")}
-    return Row(cell=cell, **weighed, **stated_by(settings, measured))
+    if text_in(settings["measure"], "when") not in WAYS:
+        raise ValueError("keys were dropped at no known time")
+    if not isinstance(settings["measure"].get("decoding", {}), dict):
+        raise ValueError("decoding has no settings")
+    return Row(
+        cell=cell,
+        kept=number_in(measured, "kept", most=1),
+        cache_bytes=number_in(measured, "cache_bytes"),
+        tokens=whole_in(measured, "tokens"),
+        peak_memory=None if measured["peak_memory"] is None else whole_in(measured, "peak_memory"),
+        **stated_by(settings, measured),
+    )

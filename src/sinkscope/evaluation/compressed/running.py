@@ -18,7 +18,7 @@ from sinkscope.evaluation.compressed.grid import Cell, Grid
 from sinkscope.evaluation.compressed.reading import FORM
 from sinkscope.evaluation.compressed.rows import Row, row_of
 from sinkscope.evaluation.grids.progress import Observer
-from sinkscope.evaluation.grids.running import Job, run_jobs, stated
+from sinkscope.evaluation.grids.running import Job, run_jobs, stated, stated_model
 from sinkscope.evaluation.peak import peak_memory
 from sinkscope.families import Model
 
@@ -37,12 +37,13 @@ def measure_compression(
     Raises `UserError` before any work for a cell that can't be run; and where memory runs out, with what to do: cells
     that are done are kept in `out`, at any batch size.
     """
-    every = [(model, measure, cell) for model, measure in measures for cell in grid.cells_for(measure.when)]
-    for model, measure, cell in every:
-        _check(model, measure, cell)
-    jobs = [_job(*one) for one in every]
+    every = [(model, measure, grid.cells_for(measure.when)) for model, measure in measures]
+    for model, measure, some in every:
+        for cell in some:
+            _check(model, measure, cell)
+    jobs = [job for model, measure, some in every for job in _jobs(model, measure, some)]
     found = run_jobs(jobs, FORM, out=out, resume=resume, observer=observer)
-    cells = [cell for _, _, cell in every]
+    cells = [cell for _, _, some in every for cell in some]
     return [row_of(cell, job.settings, measured) for cell, job, measured in zip(cells, jobs, found, strict=True)]
 
 
@@ -55,7 +56,12 @@ def _check(model: Model, measure: Measure, cell: Cell) -> None:
         raise UserError(f"{model.name}, {measure.task}, {cell.label} at {cell.kept}: {error}") from error
 
 
-def _job(model: Model, measure: Measure, cell: Cell) -> Job:
+def _jobs(model: Model, measure: Measure, cells: Sequence[Cell]) -> list[Job]:
+    told = stated_model(model)
+    return [_job(model, told, measure, cell) for cell in cells]
+
+
+def _job(model: Model, told: dict[str, Any], measure: Measure, cell: Cell) -> Job:
     def run(tell: Callable[[int], None]) -> dict[str, Any]:
         with peak_memory(model.device) as peak:
             outcome, weighed = measure.run(cell.compress, tell)
@@ -66,7 +72,7 @@ def _job(model: Model, measure: Measure, cell: Cell) -> Job:
         name=f"{model.name} {measure.task} {cell.label} {cell.kept}",
         task=measure.task,
         settings=stated(
-            model, measure.settings(), compression=None if cell.compress is None else cell.compress.to_dict()
+            told, measure.settings(), compression=None if cell.compress is None else cell.compress.to_dict()
         ),
         n=measure.n,
         batch_size=measure.batch_size,

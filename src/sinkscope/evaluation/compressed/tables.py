@@ -8,8 +8,16 @@ from types import MappingProxyType
 
 from sinkscope.evaluation.compressed.contrasts import contrast, whole_difference
 from sinkscope.evaluation.compressed.rows import Row
-from sinkscope.evaluation.grids.outcomes import Difference
-from sinkscope.evaluation.grids.tables import Record, Tables, interval, number
+from sinkscope.evaluation.grids.running import PACKAGES
+from sinkscope.evaluation.grids.tables import (
+    Record,
+    Tables,
+    difference_fields,
+    interval,
+    number,
+    score_fields,
+    span,
+)
 
 NATS = "nats a token"
 _KIB, _MIB = 1024, 1024 * 1024
@@ -24,8 +32,8 @@ COLUMNS: Mapping[str, str] = MappingProxyType(
         "perplexity": "exp of the score",
         "difference": "score minus that with all keys on the same examples, with its 95 % interval",
         "beside random": "how much better than random keys at the same budget, with its 95 % interval",
-        "really": "share of the keys that stayed, layers that are skipped included",
-        "KiB": "the cache of an example right after dropping, on average",
+        "really": "share of the keys of a cache with all keys that stayed, layers that are skipped included",
+        "KiB": "keys and values of an example right after dropping, on average, with the bookkeeping of dropping",
         "tokens/s": "generated or scored, the reading included",
         "MiB": "memory taken at most beyond what the process held before",
         "s": "seconds",
@@ -38,16 +46,16 @@ def records(rows: Sequence[Row]) -> list[Record]:
     """One flat record a cell.
 
     score in `unit`, better when high or low; low, high: its 95 % interval; perplexity: exp of a score in nats.
-    difference: score minus that with all keys. gain: how much better than random keys, their draws averaged.
-    kept: as asked for; kept_share: of the keys that there were, what stayed. cache_bytes: of an example right after
-    dropping. peak_memory: bytes. drop_seed: of random keys; seed, room, texts, lengths, depths: of the examples.
+    difference: score minus that with all keys. gain: how much better than random keys, their draws averaged. Of one
+    example neither has an interval. kept: as asked for; kept_share: of the keys that a cache with all keys holds, what
+    stayed. cache_bytes: of an example right after dropping. peak_memory: bytes. drop_seed: of random keys; seed, room,
+    texts, lengths, depths: of the examples. experiment: a digest of model and measure.
     """
     return [_record(row, rows) for row in rows]
 
 
 def _record(row: Row, rows: Sequence[Row]) -> Record:
-    against, beside = whole_difference(row, rows), contrast(row, rows)
-    sure = row.outcome.exact or row.outcome.n > 1  # one text alone has no interval
+    beside = contrast(row, rows)
     return {
         "model": row.model,
         "task": row.task,
@@ -59,13 +67,10 @@ def _record(row: Row, rows: Sequence[Row]) -> Record:
         "n": row.outcome.n,
         "unit": row.unit,
         "better": row.better,
-        "score": row.outcome.score,
-        **_ends("", Difference(row.outcome.score, *row.outcome.interval()), sure),
+        **score_fields(row.outcome),
         "perplexity": exp(row.outcome.score) if row.unit == NATS and row.outcome.score < _LARGEST else None,
-        "difference": None if against is None else against.value,
-        **_ends("difference_", against, sure),
-        "gain": None if beside is None else beside.gain.value,
-        **_ends("gain_", None if beside is None else beside.gain, sure),
+        **difference_fields("difference", whole_difference(row, rows)),
+        **difference_fields("gain", None if beside is None else beside.gain),
         "verdict": None if beside is None else beside.verdict,
         "nothing_dropped": row.nothing_dropped,
         "kept_share": row.kept,
@@ -78,12 +83,6 @@ def _record(row: Row, rows: Sequence[Row]) -> Record:
     }
 
 
-def _ends(prefix: str, found: Difference | None, sure: bool) -> Record:
-    """The ends of an interval, where there is one."""
-    ends = (None, None) if found is None or not sure else (found.low, found.high)
-    return dict(zip((f"{prefix}low", f"{prefix}high"), ends, strict=True))
-
-
 def _stated(row: Row) -> Record:
     """What was set, flat."""
     compression, measure, model = row.settings["compression"] or {}, row.settings["measure"], row.settings["model"]
@@ -94,8 +93,9 @@ def _stated(row: Row) -> Record:
         **{name: measure.get(name) for name in ("seed", "room", "texts", "window", "lengths", "depths")},
         **{name: decoding.get(name) for name in ("cache", "block_length")},
         "batch_size": row.batch_size,
-        **{name: model[name] for name in ("revision", "dtype", "device")},
-        **row.settings["versions"],
+        **{name: model.get(name) for name in ("revision", "dtype", "device")},
+        **{name: row.settings.get("versions", {}).get(name) for name in PACKAGES},
+        "experiment": row.experiment_digest,
     }
 
 
@@ -105,7 +105,7 @@ def _shown(one: Record) -> dict[str, str]:
         "scorer": label if one["draw"] == 0 else f"{label} #{one['draw'] + 1}",
         "kept": one["kept"],
         "score": f"{one['score']:.3f}",
-        "95 % interval": "" if one["low"] is None else f"{one['low']:.3f} to {one['high']:.3f}",
+        "95 % interval": span(one["low"], one["high"]),
         "perplexity": number(one["perplexity"], 2),
         "difference": "nothing dropped" if one["nothing_dropped"] else _interval(one, "difference"),
         "beside random": _interval(one, "gain"),
@@ -118,10 +118,7 @@ def _shown(one: Record) -> dict[str, str]:
 
 
 def _interval(one: Record, name: str) -> str:
-    if one[name] is None:
-        return ""
-    low, high = one[f"{name}_low"], one[f"{name}_high"]
-    return f"{one[name]:+.3f}" if low is None else interval(one[name], low, high)
+    return "" if one[name] is None else interval(one[name], one[f"{name}_low"], one[f"{name}_high"])
 
 
 _LEAN = ("s", "MiB", "tokens/s", "95 % interval", "perplexity", "beside random", "KiB", "really")

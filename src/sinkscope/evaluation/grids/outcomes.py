@@ -2,10 +2,13 @@
 
 A score is a ratio of sums over examples: right answers over questions, log-likelihood over tokens, positions filled
 over positions. Intervals draw examples with replacement (the bootstrap of B. Efron, The Annals of Statistics 7 (1979),
-pages 1 to 26), both sides of a difference the same examples; a share of right answers has Wilson's interval.
+pages 1 to 26), both sides of a difference the same examples; a share of right answers has Wilson's interval. Where
+right answers differ alike in all examples, or in none, resamples have no width: the interval of their difference allows
+for examples that are otherwise and were not drawn (`unanimous_interval`). So does that of fewer than six, of which
+nothing is beyond zero.
 
-Misleads: intervals are about the choice of examples alone, not about training, wording or a control's draws. Where two
-cells agree in every example the interval of their difference has no width.
+Misleads: intervals are about the choice of examples alone, not about training, wording or a control's draws. Of
+likelihoods that differ by the same amount in every text, as where one text is repeated, the interval has no width.
 """
 
 from __future__ import annotations
@@ -13,15 +16,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import inf
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sinkscope.evaluation.intervals import wilson_interval
+from sinkscope.evaluation.intervals import unanimous_interval, wilson_interval
 
 RESAMPLES = 2000
 _LEVEL = (2.5, 97.5)
+_FEW = 6
+"""Of fewer right answers the sign test can't tell anything from chance, were all on one side."""
+_ROUNDING = 1e-9
+_LARGEST = 1e100
+"""Of a sum that is read; squares and products of such are still numbers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,8 +52,13 @@ class Outcome:
         """Of all examples together."""
         return float(self.numerators.sum() / self.denominators.sum())
 
+    @property
+    def sure(self) -> bool:
+        """Whether the score has an interval: one text alone has none."""
+        return self.exact or self.n > 1
+
     def interval(self) -> tuple[float, float]:
-        """95 % interval of the score."""
+        """95 % interval of the score. Of one text alone it has no width and means nothing, see `sure`."""
         if self.exact:
             return wilson_interval(int(self.numerators.sum()), self.n)
         return _interval(_resampled([self], self.n)[0])
@@ -61,13 +75,20 @@ class Outcome:
     def read(cls, measured: Mapping[str, Any]) -> Outcome:
         """From what `to_dict` gave, among other things. Raises `KeyError`, `TypeError` or `ValueError` for what is
         none."""
-        numerators, denominators = (np.array(measured[name]) for name in ("numerators", "denominators"))
-        return cls(numerators, denominators, measured["exact"])
+        numerators, denominators = (_read_sums(measured[name]) for name in ("numerators", "denominators"))
+        exact = measured["exact"]
+        if not isinstance(exact, bool) or len(numerators) != len(denominators):
+            raise ValueError("sums of the same examples were wanted")
+        if denominators.min(initial=0) < 0 or denominators.sum() <= 0:
+            raise ValueError("what is divided by must be above 0")
+        if exact and not (np.isin(numerators, (0, 1)).all() and (denominators == 1).all()):
+            raise ValueError("exact answers are right or wrong")
+        return cls(numerators, denominators, exact)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A paired difference of two scores with its 95 % interval."""
+    """A paired difference of two scores with its 95 % interval; of one example everything is in it."""
 
     value: float
     low: float
@@ -81,21 +102,48 @@ class Difference:
 
 def difference(first: Sequence[Outcome], second: Sequence[Outcome]) -> Difference:
     """Score of the first minus score of the second; each the mean of some outcomes over the same examples."""
-    draws = _resampled([*first, *second], first[0].n)
-    value = _mean([one.score for one in first]) - _mean([one.score for one in second])
+    n, value = first[0].n, _mean([one.score for one in first]) - _mean([one.score for one in second])
+    if n == 1:
+        return Difference(value, -inf, inf)
+    draws = _resampled([*first, *second], n)
     low, high = _interval(draws[: len(first)].mean(0) - draws[len(first) :].mean(0))
+    if all(one.exact for one in (*first, *second)) and (n < _FEW or _unanimous(first, second)):
+        least, most = unanimous_interval(value, n, -1, 1)
+        low, high = min(low, least), max(high, most)
     return Difference(value, low, high)
 
 
 def pool(draws: Sequence[Outcome]) -> Outcome | None:
-    """Several draws over the same examples as one outcome, example by example; None where there is none."""
-    if len(draws) < 2:
+    """Several draws over the same examples as one outcome, example by example; None where there is none.
+
+    Draws of right answers that agree in every example are as good as one of them, and have its interval.
+    """
+    if len(draws) < 2 or _agree(draws):
         return draws[0] if draws else None
     return Outcome(
         np.sum([one.numerators for one in draws], axis=0),
         np.sum([one.denominators for one in draws], axis=0),
         exact=False,
     )
+
+
+def _unanimous(first: Sequence[Outcome], second: Sequence[Outcome]) -> bool:
+    """Whether the right answers differ alike in all examples."""
+    ours, theirs = (np.mean([one.numerators for one in some], axis=0) for some in (first, second))
+    return bool(np.ptp(ours - theirs) < _ROUNDING)
+
+
+def _agree(draws: Sequence[Outcome]) -> bool:
+    first = draws[0].numerators
+    return all(one.exact and np.array_equal(one.numerators, first) for one in draws)
+
+
+def _read_sums(values: Any) -> NDArray[np.float64]:
+    """Finite numbers, one an example."""
+    found = np.array(values)
+    if found.ndim != 1 or found.dtype.kind not in "iuf" or not (np.abs(found) < _LARGEST).all():
+        raise ValueError("a list of numbers was wanted")
+    return found.astype(np.float64)
 
 
 def _mean(values: Sequence[float]) -> float:

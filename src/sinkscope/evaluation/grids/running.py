@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from sinkscope.compression.identity import identity_of
+from sinkscope.errors import UserError
 from sinkscope.evaluation.grids.progress import Observer, Watch
 from sinkscope.evaluation.grids.store import CellForm, CellStore, open_cells
 from sinkscope.evaluation.memory import memory_advice
@@ -41,7 +44,8 @@ def run_jobs(
     """What was measured in each cell, with `batch_size` and `seconds`.
 
     out: folder that keeps the cells; with `resume` it may hold some already. Raises `UserError` for a folder that is
-    none or another's; and where memory runs out, with what to do: cells that are done are kept, at any batch size.
+    none or another's; for scores that are no numbers; and where memory runs out, with what to do: cells that are done
+    are kept, at any batch size.
     """
     with open_cells(out, form, resume=resume) as store:
         to_run = [job for job in jobs if store.find(job.settings) is None]
@@ -58,6 +62,7 @@ def _measured(store: CellStore, job: Job, watch: Watch, out: Path | None) -> dic
     start = time.perf_counter()
     with memory_advice(_advice(job, out)):
         found = job.run(lambda done: watch.tell(job.name, done))
+    _check_finite(job, found)
     measured = {**found, "batch_size": job.batch_size, "seconds": time.perf_counter() - start}
     store.add(job.settings, measured)
     watch.end(job.name, job.n)
@@ -75,16 +80,33 @@ def _advice(job: Job, out: Path | None) -> str:
     return f"memory ran out at {job.task} with batch size {size}: {smaller}, {kept}"
 
 
-def stated(model: Model, measure: dict[str, Any], **varied: Any) -> dict[str, Any]:
+def _check_finite(job: Job, found: Mapping[str, Any]) -> None:
+    wrong = [value for name in ("numerators", "denominators") for value in found[name] if not isfinite(value)]
+    if wrong:
+        raise UserError(
+            f"{job.name}: the scores of {len(wrong)} of {job.n} examples are {wrong[0]}, no number; compute in another "
+            "--dtype, float32 for example"
+        )
+
+
+def stated_model(model: Model) -> dict[str, Any]:
+    """Everything about a model that decides numbers, as JSON: its weights by a digest of a sample of them, which takes
+    milliseconds, so call it once a model."""
+    return {
+        "name": model.name,
+        "revision": model.revision,
+        "weights": identity_of(model).weights,
+        "dtype": str(model.dtype),
+        "device": model.device.type,
+    }
+
+
+def stated(model: Mapping[str, Any], measure: Mapping[str, Any], **varied: Any) -> dict[str, Any]:
     """Everything that decides a cell's numbers, as JSON gives it back, so that cells that are read are equal to cells
-    that were run. measure: what is measured on which examples. varied: what the grid varies."""
+    that were run. model: by `stated_model`. measure: what is measured on which examples. varied: what the grid
+    varies."""
     settings = {
-        "model": {
-            "name": model.name,
-            "revision": model.revision,
-            "dtype": str(model.dtype),
-            "device": model.device.type,
-        },
+        "model": model,
         "measure": measure,
         "versions": {name: version(name) for name in PACKAGES},
         **varied,

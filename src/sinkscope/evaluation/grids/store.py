@@ -1,8 +1,9 @@
 """A folder with the finished cells of a grid: one JSON object a line, each written as its cell ends.
 
 Every line names everything that decided its numbers, so a cell is taken up again only if nothing of that has changed.
-The batch size decides nothing and stands beside them. A grid may grow: what is there already stays and is not run
-again. A last line that was cut short is run again, and left out by whoever reads alone.
+The weights are among them, as a digest: a folder with a model may have been written anew. The batch size decides
+nothing and stands beside them. A grid may grow: what is there already stays and is not run again. A last line that was
+cut short is run again, and left out by whoever reads alone.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from sinkscope.errors import UserError
 from sinkscope.trace.lock import WriterLock
@@ -125,12 +126,17 @@ def _without_seed(settings: dict[str, Any], varied: str) -> tuple[str, int]:
 
 
 def _read(file: Path, form: CellForm) -> dict[str, dict[str, Any]]:
-    """Cells by key. A last line that was cut short is taken off the file."""
-    content = file.read_bytes() if file.exists() else b""
-    whole = _whole_lines(content)
-    cells = {_key(settings): measured for settings, measured in _parsed(file, whole, form)}
-    if whole != content:
-        file.write_bytes(whole)
+    """Cells by key. A last line that was cut short is taken off the file. Raises `UserError` for what can't be read."""
+    try:
+        content = file.read_bytes() if file.exists() else b""
+        whole = _whole_lines(content)
+        cells = {_key(settings): measured for settings, measured in _parsed(file, whole, form)}
+        if whole != content:
+            file.write_bytes(whole)
+    except OSError as error:
+        raise UserError(
+            f"{file} can't be read and written on ({error.strerror}): remove it to run all anew, or name another folder"
+        ) from error
     return cells
 
 
@@ -144,15 +150,19 @@ def _parsed(file: Path, content: bytes, form: CellForm) -> list[Kept]:
     kept = []
     for number, line in enumerate(content.splitlines(), 1):
         try:
-            cell = json.loads(line)
+            cell = json.loads(line, parse_constant=_no_number)
             form.check(cell["settings"], cell["measured"])
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise UserError(
                 f"{file}, line {number} is no cell of {form.what} by this version: restore the file, or remove it to "
                 "run all anew"
             ) from error
         kept.append((cell["settings"], cell["measured"]))
     return kept
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number")
 
 
 def _key(settings: dict[str, Any]) -> str:

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
+
+from sinkscope.evaluation.grids.outcomes import Difference, Outcome
 
 Record = dict[str, Any]
 
@@ -30,12 +34,21 @@ class Tables:
     left_out: Sequence[Sequence[str]]
 
     def grouped(self, made: Sequence[Record]) -> dict[str, list[Record]]:
-        """The records of every model and task, by a title that says what the scores are."""
-        groups: dict[str, list[Record]] = {}
+        """The records of every model and task, by a title that says what the scores are.
+
+        Records of one title whose `experiment` differs were measured on other examples, or with other weights: they
+        stand apart, numbered.
+        """
+        groups: dict[tuple[str, Any], list[Record]] = {}
         for one in made:
             title = f"{one['model']}, {one['task']}: {one['unit']} ({one['better']}er is better), n = {one['n']}"
-            groups.setdefault(title, []).append(one)
-        return groups
+            groups.setdefault((title, one.get("experiment")), []).append(one)
+        titled: dict[str, list[Record]] = {}
+        seen: Counter[str] = Counter()
+        for (title, _), some in groups.items():
+            seen[title] += 1
+            titled[title if seen[title] == 1 else f"{title} #{seen[title]}"] = some
+        return titled
 
     def settings_line(self, made: Sequence[Record]) -> str:
         """How the cells of a table were made: what all of them share, or the values that there are."""
@@ -78,9 +91,30 @@ def number(value: float | None, digits: int) -> str:
     return "" if value is None else f"{value:.{digits}f}"
 
 
-def interval(value: float, low: float, high: float, digits: int = 3) -> str:
-    """A difference with its interval, signed."""
-    return f"{value:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
+def interval(value: float, low: float | None, high: float | None, digits: int = 3) -> str:
+    """A difference with its interval, signed; alone where it has none."""
+    alone = f"{value:+.{digits}f}"
+    return alone if low is None or high is None else f"{alone} ({low:+.{digits}f} to {high:+.{digits}f})"
+
+
+def span(low: float | None, high: float | None, digits: int = 3) -> str:
+    """The interval of a score; nothing for none."""
+    return "" if low is None or high is None else f"{low:.{digits}f} to {high:.{digits}f}"
+
+
+def score_fields(outcome: Outcome) -> Record:
+    """score, low, high, flat; the ends None where there is no interval."""
+    low, high = outcome.interval() if outcome.sure else (None, None)
+    return {"score": outcome.score, "low": low, "high": high}
+
+
+def difference_fields(name: str, found: Difference | None) -> Record:
+    """A difference by this name and its ends by name_low and name_high; None where there is none, and where everything
+    lies between the ends."""
+    if found is None:
+        return dict.fromkeys((name, f"{name}_low", f"{name}_high"))
+    low, high = (end if isfinite(end) else None for end in (found.low, found.high))
+    return {name: found.value, f"{name}_low": low, f"{name}_high": high}
 
 
 def _flat(value: Any) -> Any:

@@ -18,7 +18,8 @@ from sinkscope.evaluation.texts import little_texts, prose, reactions
 from sinkscope.families import Model
 
 _PACKAGED = {"prose": prose, "reactions": reactions}
-TEXTS = ("little", *_PACKAGED)
+LITTLE = "little"
+TEXTS = (LITTLE, *_PACKAGED)
 _MOST_UNKNOWN = 0.2
 """Share of unknown tokens up to which a tokenizer can spell texts. For a reaction model half of prose is unknown."""
 
@@ -55,7 +56,7 @@ def check_texts(name: str | None) -> None:
 def texts_for(model: Model, examples: Examples) -> Texts:
     """At most `examples.n` texts. Raises `UserError` for texts that the model's tokenizer can't spell."""
     name = examples.texts or _fitting(model)
-    if name == "little":
+    if name == LITTLE:
         drawn = {"seed": examples.seed, "room": examples.room}
         texts: Sequence[Any] = little_texts(examples.n, length=examples.room, seed=examples.seed)
         return Texts(name=name, texts=texts, drawn=drawn, asked=examples.n)
@@ -71,7 +72,7 @@ def texts_for(model: Model, examples: Examples) -> Texts:
 
 def _fitting(model: Model) -> str:
     if model.family.closed_vocabulary:
-        return "little"
+        return LITTLE
     fitting = (name for name, texts in _PACKAGED.items() if _unknown(model, texts()) <= _MOST_UNKNOWN)
     return next(fitting, "prose")
 

@@ -37,7 +37,7 @@ def budget_order(rows: Sequence[Row]) -> list[str]:
 def _falling(kept: str) -> tuple[int, float]:
     if kept.endswith(" tokens"):
         return 1, -float(kept.removesuffix(" tokens"))
-    return (2, inf) if kept == "by layer" else (0, -float(kept))
+    return (2, inf) if kept.startswith("by layer") else (0, -float(kept))
 
 
 def label_order(rows: Sequence[Row]) -> list[str]:
