@@ -246,3 +246,18 @@ def test_a_text_called_as_a_task_is_named_by_its_path(
     options = ("--window", 24, "--n", 2, "--scorer", "random", "--ratio", 0.5, "--json")
     found = sinkscope("compress", twin, "--task", "./passkey", *options).document
     assert {(one["task"], one["unit"]) for one in found["cells"]} == {("./passkey", "nats a token")}
+
+
+def test_the_tables_of_a_folder_hold_every_cell_in_it(sinkscope: Command, twin: Path, tmp_path: Path) -> None:
+    given = ("compress", twin, "--task", "passkey", "--n", 3, "--room", 20, "--out", tmp_path / "grid")
+    sinkscope(*given, "--scorer", "key-norm,random", "--ratio", "0.5,0.25")
+    shown = sinkscope(*given, "--scorer", "random", "--ratio", "0.5", "--resume", "--json").document["cells"]
+    assert [one["scorer"] for one in shown] == ["all keys", "random"]
+    rows = (tmp_path / "grid" / "table.csv").read_text().splitlines()
+    assert len(rows) == 1 + 5 and sum("key-norm" in row for row in rows) == 2
+
+
+def test_another_number_of_needles_is_said(sinkscope: Command) -> None:
+    given = ("compress", "twin-ar", "--task", "needle", "--lengths", "32,48", "--depths", "0,0.5,1")
+    found = sinkscope(*given, "--scorer", "random", "--ratio", "0.5", "--n", 7, "--json").document
+    assert any("6 in all, not 7" in note for note in found["notes"])

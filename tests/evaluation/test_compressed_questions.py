@@ -191,3 +191,11 @@ def test_a_refusal_names_the_example(twin: Model) -> None:
     check(protected)
     with pytest.raises(UserError, match=r"no layer 7 to skip"):
         check(Compress("key-norm", SkipLayers(0.5, (7,))))
+
+
+def test_bytes_of_an_example_do_not_hang_on_who_shares_its_batch(twin: Model, diffusion: Model) -> None:
+    for model in (twin, diffusion):
+        for compress in (None, Compress("random", 0.5)):
+            alone, together = (replace(laid_out(model), batch_size=size).run(compress, silent)[1] for size in (1, 5))
+            assert together.cache_bytes == pytest.approx(alone.cache_bytes, rel=1e-9)
+            assert together.kept == alone.kept

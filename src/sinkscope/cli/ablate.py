@@ -13,7 +13,7 @@ from sinkscope.cli.masking import MaskingOptions
 from sinkscope.cli.options import BatchSize, Device, Dtype, Json, Revision, names, open_model, whole_numbers
 from sinkscope.errors import UserError
 from sinkscope.evaluation import ROOM
-from sinkscope.evaluation.ablation import MEASURES, Examples, Grid, ablate, find_measure
+from sinkscope.evaluation.ablation import MEASURES, Examples, Grid, ablate, find_measure, read_rows
 from sinkscope.interventions import CONTROLS
 from sinkscope.sinks import Excess, First, SinkRule
 
@@ -76,7 +76,7 @@ def _ablate(
             rows = ablate(measures, grid, out=out, resume=resume, observer=observer)
     notes = list(dict.fromkeys(f"{one.task}: {note}" for _, one in measures for note in one.notes))
     if out is not None:
-        write_report(out, rows, notes)
+        write_report(out, read_rows(out), notes)  # the cells of earlier grids in the folder too
     print_report(rows, notes, as_json)
 
 

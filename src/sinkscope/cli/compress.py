@@ -18,6 +18,7 @@ from sinkscope.evaluation.compressed import (
     contrasts,
     find_measures,
     measure_compression,
+    read_rows,
     records,
     verdicts,
 )
@@ -53,10 +54,10 @@ def _compress(
             measures = [(model, make(model)) for model in models for make in find]
         with grid_progress(as_json) as observer:
             rows = measure_compression(measures, grid, out=out, resume=resume, observer=observer)
-    found = _findings(rows, [f"{one.task}: {note}" for _, one in measures for note in one.notes])
+    notes = [f"{one.task}: {note}" for _, one in measures for note in one.notes]
     if out is not None:
-        write_findings(out, found)
-    print_findings(found, as_json)
+        write_findings(out, _findings(read_rows(out), notes))  # the cells of earlier grids in the folder too
+    print_findings(_findings(rows, notes), as_json)
 
 
 def _findings(rows: list[Row], notes: list[str]) -> Findings:

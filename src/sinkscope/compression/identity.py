@@ -53,7 +53,7 @@ def identity_of(model: Model) -> Identity:
 def check_identity(saved: Identity, model: Model, what: str) -> None:
     """Raise `UserError` unless what was saved came from this very model. what: how a message calls it."""
     own = identity_of(model)
-    for field, kind in (("family", "family"), ("revision", "revision"), ("weights", "weights"), ("dtype", "dtype")):
+    for field, kind in (("family", "family"), ("revision", "revision"), ("dtype", "dtype"), ("weights", "weights")):
         before, now = getattr(saved, field), getattr(own, field)
         if before != now:
             differs = "other weights" if field == "weights" else f"{kind} {before}, not {now}"

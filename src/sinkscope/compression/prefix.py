@@ -32,7 +32,7 @@ from sinkscope.families import Model
 class Prefix:
     """A context in a compressed cache. Made by `compress_prefix` or `load_prefix`."""
 
-    tokens: tuple[int, ...]
+    tokens: tuple[int, ...] = field(repr=False)
     compress: Compress
     identity: Identity
     kept: CompressedCache = field(repr=False)

@@ -136,4 +136,4 @@ def _in_range(name: str, value: float, low: float, high: float) -> None:
 def _divides(name: str, value: int, by: str, divisor: int) -> None:
     if value % divisor:
         nearest = max(divisor, round(value / divisor) * divisor)
-        raise UserError(f"{name} {value} is not divisible by {by} ({divisor}); use {nearest}, for example")
+        raise UserError(f"{name} {value} is not divisible by {by} ({divisor}); use {name} {nearest}, or change {by}")

@@ -25,11 +25,13 @@ from sinkscope.selection.grid import (
     PICTURES,
     Grid,
     Measure,
+    Point,
     Row,
     compare_selectors,
     contrasts,
     measure_on,
     points,
+    read_rows,
     records,
     tables_for,
     verdicts,
@@ -157,16 +159,21 @@ def _evaluate(
 
 
 def _report(rows: list[Row], notes: list[str], out: Path | None, as_json: bool) -> None:
-    """People see the models together where there are several; files and JSON hold each one's numbers too."""
+    """People see the models together where there are several; files and JSON hold each one's numbers too, and files
+    the cells of earlier grids in the folder."""
     found = points(rows)
-    every = records(found)
-    together = widest(found)
-    shown = [record for point, record in zip(found, every, strict=True) if point in together]
-    compared = [one.to_dict() for one in contrasts(found)]
-    said = Findings(tables=tables_for(every), records=every, contrasts=compared, verdicts=verdicts(found), notes=notes)
+    said = _findings(found, notes)
     if out is not None:
-        write_findings(out, said)
+        write_findings(out, _findings(points(read_rows(out)), notes))
+    together = widest(found)
+    shown = [record for point, record in zip(found, said.records, strict=True) if point in together]
     print_findings(said if as_json else replace(said, records=shown), as_json)
+
+
+def _findings(found: list[Point], notes: list[str]) -> Findings:
+    every = records(found)
+    compared = [one.to_dict() for one in contrasts(found)]
+    return Findings(tables=tables_for(every), records=every, contrasts=compared, verdicts=verdicts(found), notes=notes)
 
 
 def _snr(text: str) -> float | None:

@@ -34,7 +34,7 @@ class Meter:
 
     kept: int = 0
     there: int = 0
-    nbytes: int = 0
+    nbytes: float = 0
     rows: int = 0
     tokens: int = 0
 
@@ -43,7 +43,7 @@ class Meter:
         for layer in layers:
             self.kept += keys_of(layer, lengths)
             self.there += whole_of(layer, lengths)
-            self.nbytes += bytes_of(layer)
+            self.nbytes += bytes_of(layer) * filled(layer, lengths)
         self.rows += len(lengths)
 
     def weighed(self) -> Weighed:
@@ -105,6 +105,34 @@ def _(layer: DroppingLayer) -> int:
 @bytes_of.register
 def _(layer: HeldLayer) -> int:
     return layer.nbytes
+
+
+@singledispatch
+def filled(layer: CacheLayerMixin, lengths: torch.Tensor) -> float:
+    """The share of a layer's slots that is no padding."""
+    assert layer.keys is not None
+    return keys_of(layer, lengths) / max(1, len(lengths) * layer.keys.shape[2])
+
+
+@filled.register
+def _(layer: DroppingLayer, lengths: torch.Tensor) -> float:
+    assert layer.holding.contents is not None
+    return keys_of(layer, lengths) / max(1, layer.holding.contents.columns[:, 0].numel())
+
+
+@filled.register
+def _(layer: HeldLayer, lengths: torch.Tensor) -> float:
+    assert layer.keys is not None
+    own = max(0, layer.keys.shape[2] - int(lengths.max()))  # the block's, alike in every row
+    return (float(lengths.sum()) + len(lengths) * own) / (len(lengths) * (int(lengths.max()) + own))
+
+
+@filled.register
+def _(layer: DroppingBlockLayer, lengths: torch.Tensor) -> float:
+    kept = layer.holding.kept
+    if kept is None:
+        return filled(layer.holding.whole, lengths)
+    return keys_of(layer, lengths) / max(1, kept.columns[:, 0].numel())
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

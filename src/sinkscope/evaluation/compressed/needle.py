@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from sinkscope.decoding import encode_prompts
@@ -86,7 +86,11 @@ def make_needle(
         is_right=first_number,
     )
     drawn = {"seed": examples.seed, "lengths": list(lengths), "depths": list(depths)}
-    return lay_out_questions(model, task, told, when, blocks, batch_size=examples.batch_size, drawn=drawn)
+    questions = lay_out_questions(model, task, told, when, blocks, batch_size=examples.batch_size, drawn=drawn)
+    if len(told) == examples.n:
+        return questions
+    counted = f"{len(places)} places take the same number of needles each: {len(told)} in all, not {examples.n}"
+    return replace(questions, told=(counted,))
 
 
 def check_places(lengths: Sequence[int] | None, depths: Sequence[float] | None) -> None:

@@ -50,6 +50,8 @@ class Questions:
     """How the examples were drawn."""
     better: str = "high"
     unit: str = "share of right answers"
+    told: tuple[str, ...] = ()
+    """What to know about the examples"""
 
     @property
     def when(self) -> str:
@@ -63,8 +65,8 @@ class Questions:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Of the way."""
-        return () if self.way.caution is None else (self.way.caution,)
+        """Of the way, and of the examples."""
+        return (*self.told, *(() if self.way.caution is None else (self.way.caution,)))
 
     def check(self, compress: Compress | None) -> None:
         """Before any work."""

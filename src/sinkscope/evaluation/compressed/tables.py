@@ -33,7 +33,7 @@ COLUMNS: Mapping[str, str] = MappingProxyType(
         "difference": "score minus that with all keys on the same examples, with its 95 % interval",
         "beside random": "how much better than random keys at the same budget, with its 95 % interval",
         "really": "share of the keys of a cache with all keys that stayed, layers that are skipped included",
-        "KiB": "keys and values of an example right after dropping, on average, with the bookkeeping of dropping",
+        "KiB": "an example's own keys and values right after dropping, on average, with the bookkeeping of dropping",
         "tokens/s": "generated or scored, the reading included",
         "MiB": "memory taken at most beyond what the process held before",
         "s": "seconds",
