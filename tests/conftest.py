@@ -1,6 +1,7 @@
 """Shared by all tests: the reference fixtures, and tiny models loaded from them."""
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,9 @@ import sinkscope.attention  # noqa: F401  (registers the attention function that
 from sinkscope.families import Model, load_model
 from sinkscope.language.tokenizer import little_tokenizer
 from sinkscope.language.vocabulary import BOS, EOS, PAD, WORDS, ids
+
+# A shell that starts the tests in the background lets them, and the commands that they interrupt, ignore the signal.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 FIXTURES = Path(__file__).parent / "fixtures"
 

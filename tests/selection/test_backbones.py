@@ -148,9 +148,9 @@ def test_pictures_of_another_size_are_refused(name: str) -> None:
     wrong = [(2, channels, rows, columns + 4), (2, channels + 1, rows, columns), (channels, rows, columns)]
     for shape in wrong:
         wanted = re.escape(
-            f"= {channels} x {rows} x {columns}, got {' x '.join(map(str, shape[1:]))}; resize them first"
+            f"= {channels} x {rows} x {columns}, got {' x '.join(map(str, shape[1:]))}; resize them (--image-size"
         )
-        with pytest.raises(UserError, match=f"^the model takes images of .channel, row, column. {wanted}$"):
+        with pytest.raises(UserError, match=f"^the model takes images of .channel, row, column. {wanted}"):
             model(torch.randn(shape), 0.5)
 
 

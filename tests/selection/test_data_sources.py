@@ -13,7 +13,15 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from sinkscope.errors import UserError
-from sinkscope.selection.data import SOURCES, Splits, default_source, fashion_mnist, find_source, load_images
+from sinkscope.selection.data import (
+    SOURCES,
+    ImageSet,
+    Splits,
+    default_source,
+    fashion_mnist,
+    find_source,
+    load_images,
+)
 from sinkscope.selection.data.idx import read_idx
 
 needs_package = pytest.mark.skipif(not fashion_mnist.is_installed(), reason="dataset-fashion-mnist is not installed")
@@ -237,3 +245,14 @@ def test_a_plain_file_under_the_name_of_a_gz_is_refused(tmp_path: Path) -> None:
     path.write_bytes(header(1, 1, 1) + b"x")
     with pytest.raises(UserError, match="missing, damaged or truncated"):
         read_idx(path, 3)
+
+
+def test_the_first_pictures_hold_all_classes() -> None:
+    labels = torch.arange(300) // 100
+    pictures = (labels * 50).view(-1, 1, 1, 1).expand(-1, 1, 2, 2).to(torch.uint8)
+    ordered = ImageSet(images=pictures, labels=labels, classes=("a", "b", "c"), name="by class")
+    found = ordered.first(30)
+    assert set(found.labels.tolist()) == {0, 1, 2} and len(found) == 30 and found.name == "by class"
+    assert torch.equal(found.images[:, 0, 0, 0].long(), found.labels * 50), "a picture keeps its label"
+    assert torch.equal(ordered.first(40).labels[:30], found.labels)
+    assert torch.equal(found.first(7).labels, found.labels[:7]), "what is mixed keeps its order"

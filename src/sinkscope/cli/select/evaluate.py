@@ -59,7 +59,8 @@ class SendingOptions(OptionGroup):
         ",".join(DEFAULT_SELECTORS)
     )
     digital: Annotated[
-        str | None, typer.Option(metavar="NAME,...", help=f"Also the picture as a file: {', '.join(sorted(DIGITAL))}.")
+        str | None,
+        typer.Option(metavar="NAME,...", help=f"Also the picture as a file, over awgn: {', '.join(sorted(DIGITAL))}."),
     ] = None
     alpha: Annotated[str, typer.Option(metavar="0.1,...", help="Shares of the patches.")] = ",".join(
         f"{alpha:g}" for alpha in DEFAULT_ALPHAS

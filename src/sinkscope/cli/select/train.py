@@ -45,7 +45,7 @@ def _train(
     for package, extra in (("accelerate", "train"), ("sionna", "channel")):
         if find_spec(package) is None:
             raise UserError(f"training a selection needs more packages; run: pip install 'sinkscope[{extra}]'")
-    from sinkscope.selection.data import default_source, load_images
+    from sinkscope.selection.data import default_source, describe_skipped, load_images
     from sinkscope.selection.learning import Now, read_recipe, recipe_from, train_selective
     from sinkscope.selection.saved import load_backbone
 
@@ -57,6 +57,9 @@ def _train(
     source = data or default_source()
     network = None if start is None else load_backbone(start)
     splits = load_images(source, size=image_size)
+    skipped = describe_skipped(splits.skipped)
+    if skipped is not None and not as_json:
+        console.err.print(skipped, markup=False, highlight=False, soft_wrap=True)
     with console.progress(as_json) as bar:
         task = bar.add_task("training", total=None)
 
@@ -65,15 +68,15 @@ def _train(
             bar.update(task, description=words, completed=now.step, total=now.steps)
 
         trained = train_selective(recipe, splits, out, source=source, start=network, device=device, observer=observe)
-    _report(out, trained.name, as_json)
+    _report(out, trained.name, skipped, as_json)
 
 
-def _report(out: Path, folder: str, as_json: bool) -> None:
+def _report(out: Path, folder: str, skipped: str | None, as_json: bool) -> None:
     from sinkscope.selection.learning.log import read_log
 
     rows = read_log(out)
     if as_json:
-        console.print_json({"model": folder, "log": rows})
+        console.print_json({"model": folder, "log": rows, "notes": [] if skipped is None else [skipped]})
         return
     columns = list(rows[-1]["scores"])
     table = [

@@ -60,7 +60,8 @@ class Backbone(nn.Module, ABC):
             wanted = " x ".join(str(size) for size in self.image_shape)
             got = " x ".join(str(size) for size in images.shape[1:])
             raise UserError(
-                f"the model takes images of (channel, row, column) = {wanted}, got {got}; resize them first"
+                f"the model takes images of (channel, row, column) = {wanted}, got {got}; resize them "
+                "(--image-size; in Python load_images(..., size=))"
             )
         if len(images) == 0:
             raise UserError("the model takes a batch of at least one image, got none")

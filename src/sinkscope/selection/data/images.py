@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -26,9 +26,9 @@ MAX_GIB = 8
 class ImageSet:
     """Pictures of one size with their classes, in a fixed order."""
 
-    images: torch.Tensor
+    images: torch.Tensor = field(repr=False)
     """(n, channel, row, column) uint8"""
-    labels: torch.Tensor
+    labels: torch.Tensor = field(repr=False)
     """(n,) int64, indices into `classes`"""
     classes: tuple[str, ...]
     name: str
@@ -63,6 +63,14 @@ class ImageSet:
     def select(self, indices: torch.Tensor, name: str) -> ImageSet:
         """The pictures at some indices as a set of another name; what was skipped stays with the whole."""
         return replace(self, images=self.images[indices], labels=self.labels[indices], name=name, skipped=())
+
+    def first(self, count: int) -> ImageSet:
+        """The first `count` pictures. Where classes come one after the other, as those of folders do, of all pictures
+        in a fixed random order, so that whoever takes a few meets all classes."""
+        order = torch.arange(len(self))
+        if not bool((self.labels.diff() < 0).any()):
+            order = torch.randperm(len(self), generator=torch.Generator().manual_seed(0))
+        return replace(self.select(order[:count], self.name), skipped=self.skipped)
 
     def take(self, count: int, *, seed: int = 0) -> ImageSet:
         """At most `count` pictures, every class with the share that it has here. Raises `UserError` for none."""

@@ -167,7 +167,7 @@ def measure_on(trained: Trained, data: ImageSet, *, split: str, n: int = PICTURE
             f"{trained.name} tells {classes} classes apart, {data.name} has {len(data.classes)}; name the data that it "
             f"was trained on ({trained.source})"
         )
-    first = data if n >= len(data) else data.select(torch.arange(n), data.name)
+    first = data if n >= len(data) else data.first(n)
     notes = [describe_skipped(data.skipped), _too_few(data, n), _other_classes(trained, data)]
     return Measure(trained=trained, data=first, split=split, batch_size=batch_size, notes=tuple(filter(None, notes)))
 

@@ -41,6 +41,7 @@ def measure(model: SelectiveViT, data: ImageSet, recipe: Recipe) -> dict[str, fl
     """Accuracies and shares sent."""
     model.eval()
     seed_channels(recipe.seed)
+    data = data.first(PICTURES)
     scores: dict[str, float] = {}
     link = Link(find_channel(recipe.channel), _RATE, _SNR)
     for alpha in ALPHAS:
@@ -52,7 +53,7 @@ def measure(model: SelectiveViT, data: ImageSet, recipe: Recipe) -> dict[str, fl
 
 def _accuracy(model: SelectiveViT, data: ImageSet, alpha: float, link: Link | None) -> tuple[float, float]:
     device = model.budget.all.device
-    right, sent, n = 0, 0.0, min(PICTURES, len(data))
+    right, sent, n = 0, 0.0, len(data)
     for first in range(0, n, _BATCH):
         chosen = range(first, min(first + _BATCH, n))
         picked = model(data.pixels(chosen).to(device), alpha, link=link)
