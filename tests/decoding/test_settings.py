@@ -9,7 +9,10 @@ from sinkscope.errors import UserError
 @pytest.mark.parametrize(
     ("way", "message"),
     [
-        ({"gen_length": 100, "block_length": 32}, r"gen_length 100 is not divisible by block_length \(32\); use gen_length 96, or change"),
+        (
+            {"gen_length": 100, "block_length": 32},
+            r"gen_length 100 is not divisible by block_length \(32\); use gen_length 96, or change",
+        ),
         (
             {"gen_length": 64, "block_length": 32, "steps": 7},
             r"steps 7 is not divisible by the number of blocks \(2\); use steps 8, or change",
