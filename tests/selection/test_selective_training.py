@@ -188,7 +188,7 @@ def test_what_is_saved_is_what_was_trained(digits: Splits, tmp_path: Path) -> No
 def test_a_training_starts_from_a_network_of_its_own(digits: Splits, tmp_path: Path) -> None:
     config = small_deit(8)
     DeiTForImageClassification(config).save_pretrained(tmp_path / "deit")
-    start = load_backbone(str(tmp_path / "deit"))
+    start = load_backbone(str(tmp_path / "deit"), 10)
     recipe = replace(TINY, pretraining=0, selecting=1)
     trained = train_selective(recipe, digits, tmp_path / "out", source="digits", start=start)
     assert type(trained.model.backbone.network).__name__ == "DeiTForImageClassification"
@@ -273,7 +273,7 @@ def test_models_that_cannot_be_loaded(digits: Splits, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does not fit"):
         load_selective(folder)
     with pytest.raises(UserError, match="can't be read as a vision transformer"):
-        load_backbone(str(tmp_path / "nowhere"))
+        load_backbone(str(tmp_path / "nowhere"), 10)
 
 
 def test_pictures_of_another_size_are_refused_before_work(digits: Splits, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import safetensors.torch
 import torch
 import transformers
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
 from sinkscope.errors import UserError
@@ -80,6 +81,10 @@ def load_selective(name: str | Path) -> Trained:
         raise UserError(
             f"{folder / WEIGHTS} is of another model: {[*missing, *left.unexpected_keys][0]} does not match"
         )
+    if len(card["classes"]) != model.backbone.classes:
+        raise UserError(f"{folder / CARD} names {len(card['classes'])} classes, the model has {model.backbone.classes}")
+    if not all(bool(value.isfinite().all()) for value in model.state_dict().values()):
+        raise UserError(f"{folder} holds weights that are no numbers: its training went astray; train anew")
     model.eval()
     return Trained(model, card["source"], tuple(card["classes"]), card["recipe"], str(name))
 
@@ -106,7 +111,25 @@ def _card(folder: Path) -> dict[str, Any]:
         raise UserError(f"{folder / CARD} is damaged: {error}") from error
     if missing or card["format"] != FORMAT:
         raise UserError(f"{folder / CARD} is not of this version of sinkscope: train anew")
+    _check_card(card, folder / CARD)
     return card
+
+
+def _check_card(card: Mapping[str, Any], file: Path) -> None:
+    """Raise `UserError` for fields of another kind than `save_selective` writes."""
+    whole = [card["split"], *(card["gates"] if isinstance(card["gates"], list) else [None])]
+    texts = [
+        card["network"],
+        card["mode"],
+        card["source"],
+        *(card["classes"] if isinstance(card["classes"], list) else [0]),
+    ]
+    if (
+        not all(type(one) is int for one in whole)
+        or not all(isinstance(one, str) for one in texts)
+        or not isinstance(card["recipe"], dict)
+    ):
+        raise UserError(f"{file} is damaged: a field is not of its kind; restore it, or train anew")
 
 
 def _network(folder: Path, name: str) -> transformers.PreTrainedModel:
@@ -115,27 +138,40 @@ def _network(folder: Path, name: str) -> transformers.PreTrainedModel:
     return _loaded(name, str(folder), local_files_only=True)
 
 
-def load_backbone(name: str) -> transformers.PreTrainedModel:
+def load_backbone(name: str, classes: int) -> transformers.PreTrainedModel:
     """A vision transformer of transformers to train gates for, from a folder or a hub; no code of theirs is run.
 
-    Raises `UserError` for what is none of the classes that can be wrapped.
+    classes: how many it is to tell apart; where it was trained for others its head is drawn anew. Raises `UserError`
+    for what is none of the classes that can be wrapped, and for a checkpoint that lacks other weights.
     """
     try:
         config = transformers.AutoConfig.from_pretrained(name)
     except (OSError, ValueError) as error:
         raise UserError(f"{name} can't be read as a vision transformer: {str(error).splitlines()[0]}") from error
-    classes = [one for one in config.architectures or [] if one in BACKBONES]
-    if not classes:
+    known = [one for one in config.architectures or [] if one in BACKBONES]
+    if not known:
         raise UserError(
             f"{name} is {', '.join(config.architectures or ['of no class'])}; tokens can be selected in "
             f"{', '.join(sorted(BACKBONES))}"
         )
-    return _loaded(classes[0], name)
+    return _loaded(known[0], name, heads=True, num_labels=classes, ignore_mismatched_sizes=True)
 
 
-def _loaded(kind: str, place: str, **settings: Any) -> transformers.PreTrainedModel:
+def _loaded(kind: str, place: str, *, heads: bool = False, **settings: Any) -> transformers.PreTrainedModel:
+    """A network with all its weights from the checkpoint; heads: but for those of its classifiers."""
     try:
-        network: transformers.PreTrainedModel = getattr(transformers, kind).from_pretrained(place, **settings)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        network, told = getattr(transformers, kind).from_pretrained(place, output_loading_info=True, **settings)
+    except (OSError, ValueError, RuntimeError, TypeError, SafetensorError, StrictDataclassError) as error:
         raise UserError(f"{place} can't be read as {kind}: {str(error).splitlines()[0]}") from error
-    return network
+    named = [
+        str(key[0] if isinstance(key, tuple) else key)
+        for what in ("missing_keys", "unexpected_keys", "mismatched_keys")
+        for key in told[what]
+    ]
+    wrong = [key for key in named if not (heads and "classifier" in key)]
+    if wrong:
+        raise UserError(
+            f"{place} holds the weights of another model than its config.json says: {wrong[0]} does not match"
+        )
+    loaded: transformers.PreTrainedModel = network
+    return loaded

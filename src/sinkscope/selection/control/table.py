@@ -16,6 +16,7 @@ promises too much; one of the test pictures makes the comparison on them worthle
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,6 +33,8 @@ from sinkscope.selection.codec import check_rate
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
 
+_TEST = re.compile(r"(^\s*|, )test\b", re.IGNORECASE)
+"""In the name of a split: "test", or "digits, test (20%)" as the parts of a data set are called"""
 _STORED = ("split", "alphas", "rates", "snrs", "accuracy", "rho")
 
 
@@ -65,7 +68,7 @@ class OperatingTable:
     """(alpha,) seconds for one picture, both sides together"""
 
     def __post_init__(self) -> None:
-        if not self.split.strip() or self.split.strip().casefold().startswith("test"):
+        if not isinstance(self.split, str) or not self.split.strip() or _TEST.search(self.split):
             raise UserError(
                 f"an operating table must be measured on a validation split, or the test accuracy of what it controls "
                 f"means nothing; got the split {self.split!r}"

@@ -84,7 +84,9 @@ def _pictures(folder: Path, classes: tuple[str, ...]) -> list[Picture]:
     """All files of all classes. Raises `UserError` for a class without any."""
     found = []
     for label, name in enumerate(classes):
-        files = [path for path in _entries(folder / name) if not path.is_dir()]
+        files = [
+            path for path in _entries(folder / name) if path.is_file() or not path.exists()
+        ]  # no pipes, no devices
         if not files:
             deeper = " but further folders" if _sub_folders(folder / name, needed=False) else ""
             raise UserError(f"{folder / name}: a class with no pictures{deeper}; {_WANTED}")

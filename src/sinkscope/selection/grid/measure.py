@@ -6,6 +6,7 @@ All cells see the same pictures in the same order, so any two can be compared pi
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,15 +20,16 @@ from sinkscope.selection.budgets import count_kept
 from sinkscope.selection.channels import find_channel
 from sinkscope.selection.costs import Costs, flops
 from sinkscope.selection.data import ImageSet, describe_skipped
+from sinkscope.selection.digest import digest
 from sinkscope.selection.grid.cells import EXACT, Cell
 from sinkscope.selection.grid.sending import Sent, join, send
 from sinkscope.selection.link import Link
+from sinkscope.selection.model import SelectiveViT
 from sinkscope.selection.saved import Trained
 
 PICTURES, BATCH = 1000, 250
 _COUNTED = 16
 """Pictures whose operations are counted where they differ from picture to picture."""
-_DIGEST = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,14 +90,16 @@ class Measure:
         state = self.trained.model.state_dict()
         return {
             "name": self.trained.name,
-            "weights": _digest(*state.values()),
+            "weights": digest(*state.values()),
+            "network": type(self.trained.model.backbone.network).__name__,
+            "shape": _shape(self.trained.model),
             "dtype": str(weights.dtype),
             "device": weights.device.type,
         }
 
     @cached_property
     def _settings(self) -> dict[str, Any]:
-        pictures = _digest(self.data.images, self.data.labels)
+        pictures = digest(self.data.images, self.data.labels)
         return {"task": self.task, "split": self.split, "n": self.n, "pictures": pictures}
 
     def settings(self) -> dict[str, Any]:
@@ -191,9 +195,10 @@ def _mean(values: torch.Tensor) -> float:
     return float(values.double().mean())
 
 
-def _digest(*tensors: torch.Tensor) -> str:
-    """The same for the same bytes."""
-    found = hashlib.sha256()
-    for tensor in tensors:
-        found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()[:_DIGEST]
+def _shape(model: SelectiveViT) -> dict[str, Any]:
+    """What decides numbers beside the weights: the network's configuration, where gates stand and where it is split."""
+    config = getattr(model.backbone.network, "config", None)
+    plain = {} if config is None else config.to_dict()
+    kept = {name: value for name, value in plain.items() if not name.startswith(("_", "transformers_version"))}
+    text = json.dumps(kept, sort_keys=True, default=str)
+    return {"config": hashlib.sha256(text.encode()).hexdigest()[:16], "gates": model.gate_places, "split": model.split}

@@ -66,7 +66,14 @@ def add_row(out: Path, row: Measured) -> None:
     """Add a line; the same pass is not told twice."""
     rows = [one for one in read_log(out) if (one["part"], one["number"]) != (row.part, row.number)]
     text = "".join(json.dumps(one) + "\n" for one in [*rows, asdict(row)])
-    (out / LOG).write_text(text, encoding="utf-8")
+    unfinished = out / f"{LOG}.unfinished"
+    try:
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(out / LOG)  # whole or not at all
+    except OSError as error:
+        raise UserError(
+            f"{out / LOG} can't be written ({error.strerror or error}); finished passes are kept"
+        ) from error
 
 
 def read_log(out: Path) -> list[dict[str, Any]]:

@@ -74,11 +74,19 @@ class Recipe:
             raise UserError("pretraining, shift and pictures can't be negative")
         if self.matrix_optimizer not in ("muon", "adamw"):
             raise UserError(f"matrix_optimizer must be muon or adamw, got {self.matrix_optimizer!r}")
+        if len(self.snr) != 2:
+            raise UserError(f"snr must be two numbers of decibels, the least and the most, got {list(self.snr)}")
         low, high = self.snr
         if not (math.isfinite(low) and math.isfinite(high) and low <= high):
             raise UserError(f"snr must be two finite numbers of decibels in ascending order, got {self.snr}")
-        if not min(self.matrix_rate, self.other_rate, self.selecting_rates) > 0:
-            raise UserError("learning rates, and selecting_rates, must be above 0")
+        for name in ("matrix_rate", "other_rate", "selecting_rates", "largest_norm"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise UserError(f"{name} must be a number above 0, got {getattr(self, name)}")
+        for name in ("budget_weight", "weight_decay"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise UserError(f"{name} must be a number of at least 0, got {getattr(self, name)}")
+        if not 0 <= self.seed < 2**63:
+            raise UserError(f"seed must lie between 0 and {2**63 - 1}, got {self.seed}")
         if not 0 <= self.clean <= 1 or not 0 <= self.warm_up < 1:
             raise UserError("clean must lie in [0, 1] and warm_up in [0, 1)")
 

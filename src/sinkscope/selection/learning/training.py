@@ -10,7 +10,8 @@ the learning rate was.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from torch.optim import Optimizer
 from sinkscope.errors import UserError
 from sinkscope.selection.backbones import wrap
 from sinkscope.selection.data import ImageSet, Splits
+from sinkscope.selection.digest import digest
 from sinkscope.selection.learning.drawing import Drawn, draw, steps_in_pass
 from sinkscope.selection.learning.log import Measured, add_row, measure
 from sinkscope.selection.learning.objective import selecting_loss, whole_loss
@@ -117,9 +119,15 @@ def train_selective(
     """
     model = new_model(recipe, splits, start)
     model.backbone.check_images(splits.train.pixels(torch.arange(1)))
-    _keep_recipe(recipe, source, out)
+    if model.backbone.classes != len(splits.train.classes):
+        raise UserError(
+            f"{source} has {len(splits.train.classes)} classes, the network tells {model.backbone.classes} apart: "
+            "load it for the classes of the data (load_backbone)"
+        )
     if recipe.pictures:
         splits = replace(splits, train=splits.train.take(recipe.pictures, seed=recipe.seed))
+    learnt = {"data": digest(splits.train.images, splits.train.labels), "start": digest(*model.state_dict().values())}
+    _keep_recipe(recipe, source, learnt, out)
     for part in parts_of(recipe):
         _learn(part, model, recipe, splits, out, Accelerator(cpu=device == "cpu"), observer)
     trained = Trained(model.eval().cpu(), source, splits.train.classes, recipe.to_dict(), str(out / MODEL))
@@ -127,9 +135,9 @@ def train_selective(
     return load_selective(out / MODEL)
 
 
-def _keep_recipe(recipe: Recipe, source: str, out: Path) -> None:
+def _keep_recipe(recipe: Recipe, source: str, learnt: Mapping[str, str], out: Path) -> None:
     """Write the recipe into the folder, or compare it with the one that is there."""
-    wanted = {"recipe": json.loads(json.dumps(recipe.to_dict())), "source": source}
+    wanted = {"recipe": json.loads(json.dumps(recipe.to_dict())), "source": source, **learnt}
     file = out / RECIPE
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -145,9 +153,10 @@ def _keep_recipe(recipe: Recipe, source: str, out: Path) -> None:
         raise UserError(f"{file} is damaged ({error}); train in another folder") from error
     if there != wanted:
         changed = [name for name, value in wanted["recipe"].items() if there.get("recipe", {}).get(name) != value]
+        if not changed:  # a recipe decides what is drawn and where a new network starts
+            changed = [name for name in ("source", *learnt) if there.get(name) != wanted[name]]
         raise UserError(
-            f"{out} holds a training with another {', '.join(changed) or 'source'}; name another folder, or ask for "
-            "the same"
+            f"{out} holds a training with another {', '.join(changed)}; name another folder, or ask for the same"
         )
 
 
@@ -189,6 +198,11 @@ def _learn(
         for step in range(number * length, (number + 1) * length):
             learning_rate = float(rates[0].get_last_lr()[0])
             total += _step(part, run, recipe, draw(splits.train, recipe, part.name, step), accelerator, made)
+            if not math.isfinite(total):
+                raise UserError(
+                    f"the loss of step {step + 1} ({part.name}) is no number; lower matrix_rate, other_rate or "
+                    "selecting_rates, and train in another folder"
+                )
             for schedule in rates:
                 schedule.step()
             if observer is not None:
