@@ -12,7 +12,7 @@ from sinkscope.cli.groups import OptionGroup, takes_groups
 from sinkscope.cli.options import Device, Json
 from sinkscope.cli.select.control_report import Controlled, tell
 from sinkscope.cli.select.measuring import TableOptions, read_table, write_table
-from sinkscope.cli.select.opening import OneModel, Overwrite, check_figure, open_selective
+from sinkscope.cli.select.opening import MOST_SEED, OneModel, Overwrite, check_figure, open_selective
 from sinkscope.errors import UserError
 from sinkscope.report.figures import write_figure
 from sinkscope.report.outputs import make_folder, require_place
@@ -55,7 +55,9 @@ class ProcessOptions(OptionGroup):
     snr_std: Annotated[float | None, typer.Option(help=f"In dB, of a gaussian one: {STD:g}.")] = None
     correlation: Annotated[float | None, typer.Option(help="From slot to slot, of a fading one: 0.")] = None
     slots: Annotated[int, typer.Option(min=1, help="Of the run.")] = 2000
-    seed: Annotated[int, typer.Option(help="Of SNRs, and of the noise that the table is measured under.")] = 0
+    seed: Annotated[
+        int, typer.Option(min=0, max=MOST_SEED, help="Of SNRs, and of the noise that the table is measured under.")
+    ] = 0
 
     def made(self) -> SnrProcess:
         """The process. Raises `UserError` for an unknown one, and for an option that is another's."""

@@ -9,7 +9,7 @@ import typer
 from sinkscope.cli import console
 from sinkscope.cli.groups import takes_groups
 from sinkscope.cli.options import Device, Json, names, numbers
-from sinkscope.cli.select.opening import DataOptions, OneModel, Overwrite, Part, check_figure, open_selective
+from sinkscope.cli.select.opening import MOST_SEED, DataOptions, OneModel, Overwrite, Part, check_figure, open_selective
 from sinkscope.report.figures import write_figure
 from sinkscope.report.outputs import make_folder
 from sinkscope.report.selection import Choice, check_choices, choices, kept_maps
@@ -38,7 +38,7 @@ def _maps(
         str | None, typer.Option(help=f"How the gates keep the budget: {', '.join(sorted(MODES))}; as trained.")
     ] = None,
     pictures: Annotated[int, typer.Option(min=1, help="How many, of different classes as far as there are.")] = 6,
-    seed: Annotated[int, typer.Option(help="Another seed takes other pictures.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="Another seed takes other pictures.")] = 0,
     split: Part = "test",
     out: Annotated[Path, typer.Option(help="File of the figure: .svg, .pdf or .png.")] = Path("maps.svg"),
     overwrite: Overwrite = False,

@@ -16,6 +16,9 @@ from sinkscope.selection.channels import Channel, find_channel
 from sinkscope.selection.data import Splits, default_source, load_images
 from sinkscope.selection.saved import SHIPPED, Trained, load_selective
 
+MOST_SEED = 2**53
+"""Larger numbers are not kept whole in JSON by everyone"""
+
 OneModel = Annotated[
     str | None,
     typer.Argument(
@@ -37,7 +40,8 @@ class DataOptions(OptionGroup):
         int | None, typer.Option(min=1, help="Scale and crop pictures to this side; for its own data the model's.")
     ] = None
     data_seed: Annotated[
-        int | None, typer.Option(help="Of the parts, where the data have none; as it was in training: 0.")
+        int | None,
+        typer.Option(min=0, max=MOST_SEED, help="Of the parts, where the data have none; as it was in training: 0."),
     ] = None
 
     def splits(self, trained: Trained) -> Splits:

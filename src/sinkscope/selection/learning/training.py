@@ -217,7 +217,16 @@ def _learn(
         )
         done = Progressed(step=(number + 1) * length, loss=total / length, seconds=0.0)
         add_row(out, row)
+        _save(accelerator, folder, done)
+
+
+def _save(accelerator: Accelerator, folder: Path, done: Progressed) -> None:
+    try:
         checkpoints.save(accelerator, folder, done)
+    except (OSError, RuntimeError) as error:  # torch's own writer raises the latter where a disk is full
+        raise UserError(
+            f"{folder} can't be written ({str(error).splitlines()[0]}); passes saved before are kept"
+        ) from error
 
 
 def _optimizers(part: Part, model: SelectiveViT, recipe: Recipe) -> tuple[Optimizer, Optimizer]:
