@@ -10,4 +10,9 @@ def row_seeds(own: int, seeds: Sequence[int] | None) -> list[int]:
 
 
 def _mixed(seed: int, own: int) -> int:
-    return int.from_bytes(hashlib.sha256(f"keys/{seed}/{own}".encode()).digest()[:7], "big")
+    return seed_from(f"keys/{seed}/{own}")
+
+
+def seed_from(text: str) -> int:
+    """A seed that a text stands for, the same in every process and on every machine."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")

@@ -7,13 +7,13 @@ Where it misleads: what random dropping costs depends on whether the first token
 at `Protect(Random(), first=4)` too.
 """
 
-import hashlib
 from dataclasses import dataclass
 
 import torch
 
 from sinkscope.compression.scorers.base import CachedLayer, Scorer
 from sinkscope.compression.scorers.registry import scorer
+from sinkscope.compression.seeds import seed_from
 
 
 @scorer("random")
@@ -30,8 +30,7 @@ class Random(Scorer):
 
     def _drawn(self, seed: int, layer: int, positions: torch.Tensor) -> torch.Tensor:
         """Uniform numbers of one row at positions (kv_head, key)."""
-        digest = hashlib.sha256(f"random keys/{seed}/{layer}".encode()).digest()
-        generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+        generator = torch.Generator().manual_seed(seed_from(f"random keys/{seed}/{layer}"))
         # One draw after the other, so that a position has the same number in a longer text.
         most = int(positions.max()) + 1 if positions.numel() else 0
         drawn = torch.rand(most, positions.shape[0], generator=generator)  # (position, kv_head)

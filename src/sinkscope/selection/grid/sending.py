@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
+from sinkscope.compression.seeds import seed_from
 from sinkscope.selection.budgets import count_kept
 from sinkscope.selection.channels import seed_channels
 from sinkscope.selection.data import ImageSet, normalised
@@ -84,4 +84,4 @@ def _as_file(model: SelectiveViT, data: ImageSet, chosen: torch.Tensor, cell: Ce
 
 
 def _noise_seed(seed: int, first: int) -> int:
-    return int.from_bytes(hashlib.sha256(f"noise/{seed}/{first}".encode()).digest()[:7], "big")
+    return seed_from(f"noise/{seed}/{first}")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from sinkscope.compression.seeds import seed_from
 from sinkscope.selection.channels import find_channel, seed_channels
 from sinkscope.selection.data import ImageSet
 from sinkscope.selection.learning.recipe import Recipe
@@ -73,11 +74,4 @@ def shifted(images: torch.Tensor, most: int, generator: torch.Generator) -> torc
 
 
 def _generator(seed: int, part: str, number: int, what: str) -> torch.Generator:
-    return torch.Generator().manual_seed(hash_of(seed, part, number, what))
-
-
-def hash_of(*parts: object) -> int:
-    """A seed from anything that has a text, the same in every process."""
-    import hashlib
-
-    return int.from_bytes(hashlib.sha256("/".join(map(str, parts)).encode()).digest()[:7], "big")
+    return torch.Generator().manual_seed(seed_from(f"{seed}/{part}/{number}/{what}"))

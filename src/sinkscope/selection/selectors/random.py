@@ -4,11 +4,11 @@ Every picture has one order of its patches, drawn from the seed and the picture'
 and in any batch.
 """
 
-import hashlib
 from dataclasses import dataclass
 
 import torch
 
+from sinkscope.compression.seeds import seed_from
 from sinkscope.selection.selectors.base import AtGate, Selector
 from sinkscope.selection.selectors.registry import selector
 
@@ -26,5 +26,5 @@ class Random(Selector):
         return drawn.to(at.patches.device).gather(1, at.positions)
 
     def _drawn(self, image: int, most: int) -> torch.Tensor:
-        digest = hashlib.sha256(f"random patches/{self.seed}/{image}".encode()).digest()
-        return torch.rand(most, generator=torch.Generator().manual_seed(int.from_bytes(digest[:7], "big")))
+        seed = seed_from(f"random patches/{self.seed}/{image}")
+        return torch.rand(most, generator=torch.Generator().manual_seed(seed))
