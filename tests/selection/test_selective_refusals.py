@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import safetensors.torch
+import small_trainings
 import torch
 from transformers import ViTConfig, ViTForImageClassification
 
@@ -17,28 +18,15 @@ from sinkscope.errors import UserError
 from sinkscope.selection.control import OperatingTable
 from sinkscope.selection.data import Splits, load_images
 from sinkscope.selection.grid import Grid, measure_on
-from sinkscope.selection.learning import Recipe, recipe_from, train_selective
+from sinkscope.selection.learning import recipe_from, train_selective
 from sinkscope.selection.saved import load_backbone, load_selective
 
-TINY = Recipe(
-    patch=2,
-    width=16,
-    depth=4,
-    heads=2,
-    gates=(1, 2),
-    split=3,
-    batch=32,
-    pictures=64,
-    pretraining=0,
-    selecting=1,
-    shift=0,
-)
+TINY = replace(small_trainings.TINY, pictures=64, pretraining=0, selecting=1, shift=0)
 
 
 @pytest.fixture(scope="module")
 def digits() -> Splits:
-    splits = load_images("digits")
-    return Splits(train=splits.train, validation=splits.validation.take(20), test=splits.test.take(20))
+    return small_trainings.small_digits(20)
 
 
 @pytest.fixture
@@ -49,12 +37,9 @@ def shipped(tmp_path: Path) -> Path:
 
 
 def stock(folder: Path, labels: int, seed: int = 0) -> str:
-    settings: dict[str, Any] = {
-        "hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 32, "image_size": 8,
-        "patch_size": 2, "num_channels": 1, "num_labels": labels,
-    }  # fmt: skip
     torch.manual_seed(seed)
-    ViTForImageClassification(ViTConfig(**settings)).save_pretrained(folder)
+    config = ViTConfig(**small_trainings.stock_settings(8, labels))
+    ViTForImageClassification(config).save_pretrained(folder)
     return str(folder)
 
 

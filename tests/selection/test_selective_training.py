@@ -7,46 +7,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import small_trainings
 import torch
 from transformers import DeiTConfig, DeiTForImageClassification
 
 from sinkscope.errors import UserError
 from sinkscope.selection import relaxed_pass
-from sinkscope.selection.data import ImageSet, Splits, load_images
-from sinkscope.selection.learning import Now, Recipe, new_model, read_recipe, recipe_from, train_selective
+from sinkscope.selection.data import ImageSet, Splits
+from sinkscope.selection.learning import Now, new_model, read_recipe, recipe_from, train_selective
 from sinkscope.selection.learning.drawing import draw, shifted, steps_in_pass
 from sinkscope.selection.learning.log import read_log
 from sinkscope.selection.learning.objective import selecting_loss, whole_loss
 from sinkscope.selection.saved import load_backbone, load_selective, save_selective
 from sinkscope.training.optimizers import factor
 
-TINY = Recipe(
-    patch=2,
-    width=16,
-    depth=4,
-    heads=2,
-    gates=(1, 2),
-    split=3,
-    batch=32,
-    pictures=96,
-    pretraining=2,
-    selecting=2,
-    shift=1,
-)
+TINY = replace(small_trainings.TINY, pictures=96, shift=1)
 
 
 @pytest.fixture(scope="module")
 def digits() -> Splits:
-    splits = load_images("digits")
-    return Splits(train=splits.train, validation=splits.validation.take(40), test=splits.test.take(40))
+    return small_trainings.small_digits(40)
 
 
 def small_deit(image_size: int) -> DeiTConfig:
-    settings: dict[str, Any] = {
-        "hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 32,
-        "image_size": image_size, "patch_size": 2, "num_channels": 1, "num_labels": 10,
-    }  # fmt: skip
-    return DeiTConfig(**settings)
+    return DeiTConfig(**small_trainings.stock_settings(image_size, 10))
 
 
 class KilledError(Exception):
