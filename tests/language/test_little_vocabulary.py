@@ -89,6 +89,6 @@ def test_a_word_that_is_lacking_is_named_with_its_place(text: str, word: str, ch
     with pytest.raises(UserError) as refused:
         encode(text)
     message = str(refused.value)
-    assert message.startswith(f"the little language has no word {word!r} (character {character} of ")
+    assert message.startswith(f"the little language has no word {word!r} (character {character + 1} of ")
     assert "\n" not in message and len(message) < 140
     assert text[character:].startswith(word)

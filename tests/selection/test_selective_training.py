@@ -57,7 +57,7 @@ def test_the_schedule_is_applied(digits: Splits, tmp_path: Path) -> None:
     for part, share in (("pretraining", 1), ("selecting", TINY.selecting_rates)):
         rates = [now.learning_rate for now in seen if now.part == part]
         assert rates == pytest.approx(
-            [share * TINY.matrix_rate * factor(step, warm_up=TINY.warm_up, steps=6) for step in range(6)]
+            [share * TINY.matrix_rate * factor(step, warm_up=TINY.warm_up, cosines=(6,)) for step in range(6)]
         )
         assert len(set(rates)) > 3
     rows = read_log(tmp_path)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from safetensors import SafetensorError
 from twin_runs import (
     QUICK,
     CutError,
@@ -112,6 +113,39 @@ def test_a_point_that_was_not_measured_is_measured_later(trained_twins: Path, ha
     assert_same(half, trained_twins, "twin-ar")
 
 
+def test_all_points_of_a_log_are_measured_on_equally_many_problems(half: Path) -> None:
+    recipe, log = read_recipe(half), half / "twin-ar" / "training_log.jsonl"
+    assert recipe is not None
+    three = Measuring(problems_at_points=3, problems_at_end=2)
+    before = log.read_bytes()
+    with pytest.raises(UserError, match=r"measured on 1 problems of each task, and now on 3; ask for as many, or remo"):
+        train_twins(half, recipe, ("twin-ar",), measuring=three)
+    assert log.read_bytes() == before
+    log.unlink()
+    train_twins(half, recipe, ("twin-ar",), measuring=three)
+    assert [(row["point"], row["problems"]) for row in log_in(half / "twin-ar")] == [(1, 3), (2, 3)]
+    train_twins(half, recipe, ("twin-ar",), measuring=QUICK)  # nothing is left to be measured
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("file write failed\nat"), None])
+def test_a_full_disk_is_told_in_one_line(
+    error: Exception | None, half: Path, trained_twins: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise error or SafetensorError("I/O error: No space left on device (os error 28)")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("accelerate.Accelerator.save_state" if error else "sinkscope.training.export.save_file", full)
+        with pytest.raises(UserError) as refusal:
+            gone_on(half)
+    assert str(refusal.value).startswith(f"{half / 'twin-ar'} can't be written (")
+    assert str(refusal.value).endswith("); is the disk full? What was saved before is kept") and "\n" not in str(
+        refusal.value
+    )
+    gone_on(half)
+    assert_same(half, trained_twins, "twin-ar")
+
+
 def test_scores_that_were_not_finished_are_made_later(trained_twins: Path, half: Path) -> None:
     def cut(words: str) -> None:
         if words == "scoring twin-ar on sort":
@@ -152,7 +186,9 @@ def test_a_start_killed_before_its_recipe_was_there_starts_again(trained_twins: 
     (tmp_path / "t" / "recipe.json.unfinished").write_text("{")
     with pytest.raises(CutError):
         train_twins(tmp_path / "t", recipe, measuring=QUICK, observer=cut_at("twin-ar", 1))
-    assert sorted(path.name for path in (tmp_path / "t").iterdir()) == ["recipe.json", "twin-ar"]
+    assert sorted(path.name for path in (tmp_path / "t").iterdir()) == [
+        "recipe.json", "recipe.json.unfinished", "twin-ar",
+    ]  # fmt: skip
 
 
 def test_checkpoints_cut_short_are_refused_and_nothing_is_lost(trained_twins: Path, half: Path) -> None:
@@ -163,14 +199,16 @@ def test_checkpoints_cut_short_are_refused_and_nothing_is_lost(trained_twins: Pa
         file = checkpoint / name
         content = file.read_bytes()
         file.write_bytes(content[:-1])
-        wanted = f"{file} has {len(content) - 1} bytes, not {len(content)}: it was cut short or changed; remove "
+        wanted = f"{file} was cut short or changed; remove {checkpoint} to train this twin from its start"
+        assert_refused(half, wanted)
+        file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
         assert_refused(half, wanted)
         file.unlink()
         assert_refused(half, f"{file} is missing; remove {checkpoint} to train this twin from its start")
         file.write_bytes(content)
     record = checkpoint / "record.json"
     content = record.read_bytes()
-    for broken in (b"", content[:30], b"[]", b'{"progress": {"step": 4}, "sizes": {}}', b"\xff\xfe\xfd"):
+    for broken in (b"", content[:30], b"[]", b'{"progress": {"step": 4}, "digests": {}}', b"\xff\xfe\xfd"):
         record.write_bytes(broken)
         assert_refused(half, f"{record} cannot be read: remove {checkpoint} to train this twin from its start")
     shutil.rmtree(checkpoint)
@@ -233,5 +271,5 @@ def test_train_twin_alone_goes_on_too(trained_twins: Path, half: Path) -> None:
 
 def test_measuring_nothing_is_refused() -> None:
     for name in ("problems_at_points", "problems_at_end"):
-        with pytest.raises(UserError, match=f"{name} must be at least 1, got 0"):
+        with pytest.raises(UserError, match=f"{name} must be a whole number of at least 1, got 0"):
             Measuring(**{name: 0})

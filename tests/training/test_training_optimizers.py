@@ -8,7 +8,7 @@ from transformers import LlamaForCausalLM
 from twin_runs import TINY, changed
 
 from sinkscope.training.export import configuration
-from sinkscope.training.optimizers import optimizers, schedules
+from sinkscope.training.optimizers import factor, optimizers, schedules
 
 MATRICES = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
 
@@ -52,7 +52,7 @@ def test_rates_and_decay_are_the_recipes() -> None:
 def test_rates_warm_up_and_fall_to_a_twentieth_on_a_cosine(steps: int, warm_up: float, warm: int) -> None:
     recipe = changed(TINY, warm_up=warm_up)
     made = optimizers(network(), recipe)
-    rates = schedules(made, recipe.warm_up, steps)
+    rates = schedules(made, recipe.warm_up, (steps,))
     used: list[list[float]] = [[], []]
     for _ in range(steps + 1):
         for place, (one, schedule) in enumerate(zip(made, rates, strict=True)):
@@ -71,3 +71,10 @@ def test_rates_warm_up_and_fall_to_a_twentieth_on_a_cosine(steps: int, warm_up: 
         for step in range(warm, steps):  # the half-angle form of the same curve
             way = (step - warm) / (steps - warm)
             assert shares[step] == pytest.approx(0.05 + 0.95 * math.cos(math.pi * way / 2) ** 2)
+
+
+def test_a_second_cosine_starts_from_half_the_rates() -> None:
+    first = [factor(step, warm_up=0.1, cosines=(40,)) for step in range(40)]
+    second = [factor(step, warm_up=0.1, cosines=(30,)) for step in range(40)]  # 10 steps beyond its end
+    both = [factor(step, warm_up=0.1, cosines=(40, 30)) for step in range(80)]
+    assert both == [*first, *(rate / 2 for rate in second)]

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import fields
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -15,9 +16,9 @@ from sinkscope.training.recipe import LEAST_CONTEXT, differences
 
 CHANGED: dict[str, Any] = {
     "width": 36, "layers": 3, "heads": 6, "mlp_width": 49, "rope_theta": 501.0, "context": 513, "initial_std": 0.05,
-    "tokens": 14_000_001, "adapted_tokens": 5_000_001, "batch_tokens": 3073, "lengths": (33, 65), "matrix_rate": 0.03,
+    "tokens": 24_500_001, "adapted_tokens": 5_000_001, "batch_tokens": 3073, "lengths": (33, 65), "matrix_rate": 0.03,
     "other_rate": 0.004, "weight_decay": 0.0, "warm_up": 0.03, "largest_norm": 2.0, "answers_only": (0.25, 0.75),
-    "precision": "float32", "points": 7, "seed": 3, "matrix_optimizer": "adamw",
+    "precision": "float32", "points": 7, "seed": 3, "matrix_optimizer": "adamw", "restarts": 1,
 }  # fmt: skip
 
 
@@ -42,12 +43,31 @@ def test_differences_are_all_named_or_none() -> None:
 
 
 def test_adapted_twins_take_tokens_of_their_own() -> None:
-    recipe = Recipe(tokens=50_000, adapted_tokens=20_000, batch_tokens=1000, points=4)
+    recipe = Recipe(tokens=50_000, adapted_tokens=20_000, batch_tokens=1000, points=4, restarts=0)
     assert [recipe.steps(kind) for kind in KINDS.values()] == [50, 50, 20]
     assert recipe.stops(KINDS["twin-adapted"]) == (5, 10, 15, 20)
     assert recipe.answers_only_at(0, KINDS["twin-dlm"]) == 0.5
     assert recipe.answers_only_at(25, KINDS["twin-dlm"]) == recipe.answers_only_at(10, KINDS["twin-adapted"]) == 0.75
     assert recipe.answers_only_at(49, KINDS["twin-dlm"]) == pytest.approx(0.99)
+
+
+def test_after_the_first_cosine_only_answers_are_masked() -> None:
+    recipe = Recipe(tokens=70_000, adapted_tokens=35_000, batch_tokens=1000, points=4, restarts=2)
+    for kind, cosines in ((KINDS["twin-dlm"], (40, 20, 10)), (KINDS["twin-adapted"], (20, 10, 5))):
+        assert recipe.cosines(kind) == cosines
+        assert recipe.answers_only_at(cosines[0] // 2, kind) == 0.75
+        assert {recipe.answers_only_at(step, kind) for step in range(cosines[0], sum(cosines))} == {1.0}
+
+
+@given(steps=st.integers(1, 5000), restarts=st.integers(0, 4), kind=st.sampled_from([*KINDS.values()]))
+def test_every_cosine_is_half_as_long_as_the_one_before(steps: int, restarts: int, kind: Any) -> None:
+    recipe = Recipe(tokens=steps * 128, adapted_tokens=steps * 128, batch_tokens=128, points=1, restarts=restarts)
+    cosines = recipe.cosines(kind)
+    assert sum(cosines) == steps and min(cosines) >= 1
+    assert len(cosines) == restarts + 1 or steps < 2 ** (restarts + 1) - 1
+    if len(cosines) == restarts + 1:
+        for longer, shorter in pairwise(cosines):
+            assert abs(longer / 2 - shorter) < 1.5  # both are whole numbers
 
 
 @given(steps=st.integers(1, 5000), share=st.floats(0.01, 1), kind=st.sampled_from([*KINDS.values()]))
@@ -75,6 +95,10 @@ def test_points_are_spread_evenly_and_end_at_the_end(steps: int, share: float, k
         ({"rope_theta": 0}, "rope_theta must be above 0, got 0"),
         ({"weight_decay": -0.1}, "weight_decay must be at least 0, got -0.1"),
         ({"warm_up": 1.5}, "warm_up=1.5 are shares between 0 and 1"),
+        ({"initial_std": 1.5}, "initial_std must be at most 1, got 1.5"),
+        ({"rope_theta": 10**400}, "rope_theta is too large a number"),
+        ({"restarts": 1.5}, "restarts got 1.5, wanted a whole number such as 0"),
+        ({"restarts": -1}, "restarts must lie between 0 and 10, got -1"),
         ({"answers_only": (0.5, 1.1)}, "are shares between 0 and 1"),
         ({"answers_only": (0.5,)}, "answers_only=(0.5,) (start, end)"),
         ({"seed": -1}, "seed must lie between 0 and 4294967295, got -1"),

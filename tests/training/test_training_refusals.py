@@ -1,5 +1,6 @@
 """What a training refuses: in one line that says what to do, and without touching what is there."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from twin_runs import QUICK, TINY, changed, snapshot
 
 from sinkscope.errors import UserError
 from sinkscope.trace.lock import WriterLock
-from sinkscope.training import Recipe, find_kind, read_recipe, train_twin, train_twins
+from sinkscope.training import Recipe, find_kind, read_recipe, train_twin, train_twins, training
 
 pytestmark = pytest.mark.usefixtures("accelerate_anew")
 
@@ -78,6 +79,11 @@ def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
     assert read_recipe(tmp_path / "t") == TINY
 
 
+def stored(**others: Any) -> str:
+    """The JSON of a recipe with fields that are not as they should be."""
+    return json.dumps({**TINY.to_dict(), **others})
+
+
 def _far_enough(*_: object) -> None:
     raise RuntimeError("far enough")
 
@@ -88,9 +94,11 @@ def _far_enough(*_: object) -> None:
         ("", "Expecting value"),
         ('{"width": 32', "Expecting ',' delimiter"),
         ("[1, 2]", "it holds a list"),
-        ('{"widht": 32}', "a recipe has no widht; its fields are "),
-        ('{"width": "32"}', "width got '32', wanted a whole number"),
-        ('{"heads": 0}', "heads must be at least 1, got 0"),
+        ("[" * 100_000, "maximum recursion depth"),
+        ('{"width": 32}', "it lacks adapted_tokens, answers_only, "),
+        (stored(widht=32), "a recipe has no widht; its fields are "),
+        (stored(width="32"), "width got '32', wanted a whole number"),
+        (stored(heads=0), "heads must be at least 1, got 0"),
         ("\udcff", "codec can't decode"),
     ],
 )
@@ -109,6 +117,8 @@ def test_the_adapted_twin_needs_a_finished_twin_ar(tmp_path: Path, finished: Pat
     assert refusal(tmp_path / "t", names=("twin-adapted",)) == wanted(tmp_path / "t")
     assert refusal(tmp_path / "t", names=("twin-adapted", "twin-ar")) == wanted(tmp_path / "t")
     shutil.rmtree(finished / "twin-ar" / "model")
+    train_twins(finished, recipe, ("twin-adapted",), observer=_far_enough)  # is finished itself
+    shutil.rmtree(finished / "twin-adapted" / "model")
     assert refusal(finished, recipe, ("twin-dlm", "twin-adapted")) == wanted(finished)
     folders = train_twins(finished, recipe, ("twin-ar", "twin-adapted"), measuring=QUICK, observer=_far_enough)
     assert [*folders] == ["twin-ar", "twin-adapted"], "twin-ar comes first, and only has to be put together again"
@@ -146,6 +156,24 @@ def test_devices_that_are_not_there(tmp_path: Path) -> None:
         # A device that torch knows and accelerate does not choose: it would train on another without a word.
         with pytest.raises(UserError, match="accelerate trains on cpu here, not on meta; name that device"):
             next(iter(train_twin(find_kind("twin-ar"), TINY, tmp_path / "t", device="meta")))
+
+
+def test_another_gpu_than_accelerate_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "parse_device", torch.device)
+    monkeypatch.setattr("accelerate.Accelerator.device", torch.device("cuda"))
+    with pytest.raises(UserError, match=r"trains on cuda here, not on cuda:1; .* by CUDA_VISIBLE_DEVICES"):
+        next(iter(train_twin(find_kind("twin-ar"), TINY, tmp_path / "t", device="cuda:1")))
+
+
+def test_a_training_that_diverges_is_broken_off(tmp_path: Path) -> None:
+    wild = changed(TINY, matrix_rate=1e30, other_rate=1e30)
+    with pytest.raises(UserError, match=r"loss of step \d+ of twin-ar is no number; lower matrix_rate or other_rate"):
+        train_twins(tmp_path / "t", wild, ("twin-ar",), measuring=QUICK)
+
+
+def test_the_first_device_of_its_kind_may_be_named(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="far enough"):
+        train_twins(tmp_path / "t", TINY, ("twin-ar",), device="cpu:0", observer=_far_enough)
 
 
 def test_a_second_precision_in_one_process(tmp_path: Path) -> None:

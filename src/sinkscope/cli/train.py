@@ -42,7 +42,12 @@ def _train(
 
     parse_device(device)
     given = {"tokens": tokens, "precision": precision, "seed": seed, "points": points}
-    changes = {name: value for name, value in given.items() if value is not None} | given_fields(set_field or [])
+    changes = {name: value for name, value in given.items() if value is not None}
+    others = given_fields(set_field or [])
+    twice = changes.keys() & others
+    if twice:
+        raise UserError(f"{', '.join(sorted(twice))} was given twice, as an option and by --set")
+    changes |= others
     there = read_recipe(out)
     recipe = recipe_from({**({} if there is None else there.to_dict()), **changes})
     with console.progress(as_json) as bar:
@@ -70,11 +75,10 @@ def _report(folders: dict[str, Path], as_json: bool) -> None:
     if as_json:
         console.print_json({name: {"path": str(folders[name]), "scores": scores[name]} for name in folders})
         return
-    first = next(iter(scores.values()))
-    rows = [
-        [one["task"], *(f"{scores[name][place]['score']:.3f}" for name in folders)] for place, one in enumerate(first)
-    ]
-    numbers = " or ".join(dict.fromkeys(str(one[0]["n"]) for one in scores.values()))
+    found = {(name, one["task"]): f"{one['score']:.3f}" for name, those in scores.items() for one in those}
+    tasks = dict.fromkeys(task for _, task in found)
+    rows = [[task, *(found.get((name, task), "") for name in folders)] for task in tasks]
+    numbers = " or ".join(dict.fromkeys(str(those[0]["n"]) for those in scores.values()))
     title = f"Share of {numbers} held-out problems answered exactly"
     console.out.print(console.table(title, ["task", *folders], rows))
     last = list(folders.values())[-1]

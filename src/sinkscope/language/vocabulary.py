@@ -56,7 +56,7 @@ def ids() -> dict[str, int]:
 def encode(text: str) -> list[int]:
     """Token ids of a text without special tokens.
 
-    Raises `UserError` naming the first word that the language lacks and the character it starts at.
+    Raises `UserError` naming the first word that the language lacks and the character (from 1) it starts at.
     """
     known = ids()
     found: list[int] = []
@@ -64,7 +64,7 @@ def encode(text: str) -> list[int]:
         index = known.get(match.group())
         if index is None:
             raise UserError(
-                f"the little language has no word {match.group()!r} (character {match.start()} of {text[:60]!r})"
+                f"the little language has no word {match.group()!r} (character {match.start() + 1} of {text[:60]!r})"
             )
         found.append(index)
     return found

@@ -94,6 +94,9 @@ def read_scores(folder: Path) -> list[dict[str, Any]]:
     file = folder / SCORES
     try:
         scores: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        lacking = {name for one in scores for name in ("task", "n", "score") if name not in one}
+    except (OSError, ValueError, TypeError) as error:
         raise UserError(f"{file} cannot be read ({error}); remove it to score the twin again") from error
+    if lacking or type(scores) is not list or not scores:
+        raise UserError(f"{file} holds no scores; remove it to score the twin again")
     return scores

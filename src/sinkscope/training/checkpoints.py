@@ -1,21 +1,24 @@
 """Checkpoints of a training: written whole or not at all, and checked before they are read.
 
 `accelerate` saves weights, optimizers, schedules and random states; a small record beside them says which step it was,
-what the losses since the last point were, and how long each file is, so that a file cut short is named instead of
-half-read. Only the newest checkpoint is kept.
+what the losses since the last point were, and the digest of each file, so that a file cut short or changed is named
+instead of half-read. Only the newest checkpoint is kept.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from operator import index
 from pathlib import Path
 
 from accelerate import Accelerator
+from safetensors import SafetensorError
 
 from sinkscope.errors import UserError
 
@@ -41,14 +44,26 @@ def save(accelerator: Accelerator, folder: Path, done: Progressed) -> None:
     shutil.rmtree(unfinished, ignore_errors=True)
     with _tied_weights_unmentioned():
         accelerator.save_state(str(unfinished))
-    sizes = {file.name: file.stat().st_size for file in sorted(unfinished.iterdir())}
-    (unfinished / _RECORD).write_text(json.dumps({"progress": asdict(done), "sizes": sizes}), encoding="utf-8")
+    digests = {file.name: _digest(file) for file in sorted(unfinished.iterdir())}
+    (unfinished / _RECORD).write_text(json.dumps({"progress": asdict(done), "digests": digests}), encoding="utf-8")
     finished = folder / f"{_PREFIX}{done.step}"
     shutil.rmtree(finished, ignore_errors=True)
     unfinished.rename(finished)
     for step, older in _all(folder).items():
         if step < done.step:
             shutil.rmtree(older)
+
+
+@contextmanager
+def saving(folder: Path) -> Iterator[None]:
+    """Around whatever is written into a training folder: says in one line why it can't be, as on a full disk."""
+    try:
+        yield
+    except (OSError, RuntimeError, SafetensorError) as error:  # torch's own writer raises the second on a full disk
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(
+            f"{folder} can't be written ({reason}); is the disk full? What was saved before is kept"
+        ) from error
 
 
 def newest(folder: Path) -> Path | None:
@@ -61,19 +76,27 @@ def read_progress(checkpoint: Path) -> Progressed:
     """How far the training had come. Raises `UserError` for a checkpoint that is cut short or changed."""
     try:
         record = json.loads((checkpoint / _RECORD).read_text(encoding="utf-8"))
-        done = Progressed(**record["progress"])
-        sizes = dict(record["sizes"])
+        progress = record["progress"]
+        done = Progressed(
+            step=index(progress["step"]), loss=float(progress["loss"]), seconds=float(progress["seconds"])
+        )
+        digests = dict(record["digests"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"{checkpoint / _RECORD} cannot be read: remove {checkpoint} to train this twin from its start"
         ) from error
-    for name, size in sizes.items():
+    for name, digest in digests.items():
         file = checkpoint / name
-        found = file.stat().st_size if file.is_file() else None
-        if found != size:
-            state = "is missing" if found is None else f"has {found} bytes, not {size}: it was cut short or changed"
+        found = _digest(file) if file.is_file() else None
+        if found != digest:
+            state = "is missing" if found is None else "was cut short or changed"
             raise UserError(f"{file} {state}; remove {checkpoint} to train this twin from its start")
     return done
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @contextmanager

@@ -66,6 +66,9 @@ def export(network: LlamaForCausalLM, recipe: Recipe, kind: Kind, folder: Path) 
     save_file(weights, unfinished / "model.safetensors", metadata={"format": "pt"})
     text = json.dumps(stored_configuration(recipe, kind), indent=2, sort_keys=True)
     (unfinished / "config.json").write_text(text + "\n", encoding="utf-8")
-    little_tokenizer().save_pretrained(unfinished)
+    try:
+        little_tokenizer().save_pretrained(unfinished)
+    except Exception as error:  # its writer has no narrower class for a full disk
+        raise OSError(str(error)) from error
     shutil.rmtree(folder, ignore_errors=True)
     unfinished.rename(folder)

@@ -1,9 +1,8 @@
 """What a twin can do and where its attention goes, at one point of its training: one row of the log.
 
 Task accuracy comes from generated answers to held-out problems. Sink measures come from whole passes over fixed
-held-out
-documents: Gu et al.'s Sink_k (arXiv:2410.10781, eq. 8, epsilon 0.3) and the strongest key's received attention, layer
-by layer. A diffusion twin is measured twice: on finished documents and with all answers masked.
+held-out documents: Gu et al.'s Sink_k (arXiv:2410.10781, eq. 8, epsilon 0.3) and the strongest key's received
+attention, layer by layer. A diffusion twin is measured twice: on finished documents and with all answers masked.
 """
 
 from __future__ import annotations

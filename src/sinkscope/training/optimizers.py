@@ -64,13 +64,24 @@ def _is_matrix(name: str, weight: nn.Parameter) -> bool:
     return weight.ndim == 2 and ".layers." in name
 
 
-def schedules(made: Sequence[Optimizer], warm_up: float, steps: int) -> list[LambdaLR]:
-    """A warm-up and a cosine over `steps` steps for each."""
-    return [LambdaLR(one, partial(factor, warm_up=warm_up, steps=steps)) for one in made]
+def schedules(made: Sequence[Optimizer], warm_up: float, cosines: Sequence[int]) -> list[LambdaLR]:
+    """A warm-up and a cosine over so many steps, one after the other, for each."""
+    return [LambdaLR(one, partial(factor, warm_up=warm_up, cosines=cosines)) for one in made]
 
 
-def factor(step: int, *, warm_up: float, steps: int) -> float:
-    """What the learning rates are multiplied by at step `step` (from 0)."""
+def factor(step: int, *, warm_up: float, cosines: Sequence[int]) -> float:
+    """What the learning rates are multiplied by at step `step` (from 0).
+
+    Each cosine starts from half of the one before.
+    """
+    number = 0
+    while number < len(cosines) - 1 and step >= cosines[number]:
+        step -= cosines[number]
+        number += 1
+    return 0.5**number * _cosine(step, warm_up, cosines[number])
+
+
+def _cosine(step: int, warm_up: float, steps: int) -> float:
     warm = max(1, round(warm_up * steps))
     if step < warm:
         return (step + 1) / warm

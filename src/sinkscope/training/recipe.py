@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
 from typing import Any, Literal, cast
 
 from sinkscope.errors import UserError
@@ -21,6 +22,7 @@ LEAST_CONTEXT = ROOM + max(find_task(name).gen_length for name in LITTLE)
 """What the longest question of a task may take with its answer: a training is measured on all tasks at every point."""
 _COUNTS = ("width", "layers", "heads", "mlp_width", "context", "tokens", "adapted_tokens", "batch_tokens", "points")
 _SEEDS = 2**32
+_MOST_RESTARTS = 10
 _IN_WORDS: Mapping[type, str] = {int: "a whole number", float: "a number", str: "a text"}
 
 
@@ -51,13 +53,16 @@ class Recipe:
     """Learning rate of AdamW, for embeddings and norms."""
     weight_decay: float = 0.01
     warm_up: float = 0.02
-    """Share of the steps; a cosine down to a twentieth follows."""
+    """Share of the steps of a cosine; it goes down to a twentieth."""
+    restarts: int = 0
+    """How often another cosine follows, half as long as the one before and from half its learning rates (warm restarts,
+    Loshchilov and Hutter, arXiv 1608.03983)."""
     largest_norm: float = 1.0
     """Gradients are clipped to it."""
     answers_only: tuple[float, float] = (0.5, 1.0)
     """Share of the documents with answers in which masked diffusion masks answers only, at the start and at the end.
 
-    It grows evenly, from pre-training on whole texts to fine-tuning on answers.
+    It grows evenly over the first cosine, from pre-training on whole texts to fine-tuning on answers.
     """
     precision: Precision = "bfloat16"
     points: int = 20
@@ -65,6 +70,8 @@ class Recipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for one in fields(self):
+            object.__setattr__(self, one.name, typed_field(one.name, getattr(self, one.name), one.default))
         _check_numbers(self)
         _check_documents(self)
         _check_points(self)
@@ -77,10 +84,17 @@ class Recipe:
         """Its optimizer steps."""
         return self.tokens_of(kind) // self.batch_tokens
 
+    def cosines(self, kind: Kind) -> tuple[int, ...]:
+        """Its optimizer steps on each cosine, those left out for which there are too few steps."""
+        steps, halvings = self.steps(kind), range(self.restarts, -1, -1)
+        whole = 2 ** (self.restarts + 1) - 1
+        ends = [0, *(steps * (whole + 1 - 2**left) // whole for left in halvings)]
+        return tuple(end - start for start, end in pairwise(ends) if end > start)
+
     def answers_only_at(self, step: int, kind: Kind) -> float:
         """The share at a step of a twin's training (from 0)."""
         first, last = self.answers_only
-        return first + (last - first) * step / self.steps(kind)
+        return first + (last - first) * min(1.0, step / self.cosines(kind)[0])
 
     def stops(self, kind: Kind) -> tuple[int, ...]:
         """The steps after which its training is saved and measured; the last is the end."""
@@ -98,7 +112,7 @@ def recipe_from(stored: Mapping[str, Any]) -> Recipe:
     surplus = sorted(stored.keys() - known)
     if surplus:
         raise UserError(f"a recipe has no {', '.join(surplus)}; its fields are {', '.join(sorted(known))}")
-    return Recipe(**{name: typed_field(name, value, known[name]) for name, value in stored.items()})
+    return Recipe(**stored)
 
 
 def typed_field(name: str, value: object, like: object) -> Any:
@@ -110,7 +124,10 @@ def typed_field(name: str, value: object, like: object) -> Any:
     # A whole number will do for a fraction, but True is no number.
     if type(value) not in ((int, float) if type(like) is float else (type(like),)):
         raise UserError(f"{name} got {value!r}, wanted {_IN_WORDS[type(like)]} such as {like!r}")
-    return value
+    try:
+        return float(cast(float, value)) if type(like) is float else value
+    except OverflowError as error:
+        raise UserError(f"{name} is too large a number") from error
 
 
 def differences(one: Recipe, other: Recipe) -> str:
@@ -126,6 +143,10 @@ def _check_numbers(recipe: Recipe) -> None:
     for name in ("matrix_rate", "other_rate", "largest_norm", "initial_std", "rope_theta"):
         if not 0 < getattr(recipe, name) < math.inf:
             raise UserError(f"{name} must be above 0, got {getattr(recipe, name)}")
+    if recipe.initial_std > 1:
+        raise UserError(f"initial_std must be at most 1, got {recipe.initial_std}")
+    if not 0 <= recipe.restarts <= _MOST_RESTARTS:
+        raise UserError(f"restarts must lie between 0 and {_MOST_RESTARTS}, got {recipe.restarts}")
     if not 0 <= recipe.weight_decay < math.inf:
         raise UserError(f"weight_decay must be at least 0, got {recipe.weight_decay}")
     if not all(0 <= share <= 1 for share in (*recipe.answers_only, recipe.warm_up)) or len(recipe.answers_only) != 2:

@@ -11,6 +11,7 @@ with one number of threads; another sums in another order.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -128,9 +129,10 @@ def train_twin(
         if stop > done.step:
             run = run or _prepare(kind, recipe, out, device, checkpoint)
             done = _to(run, done, stop, observer)
-            export(run.accelerator.unwrap_model(run.network), recipe, kind, at)
-            (at / POINT).write_text(json.dumps(asdict(done)), encoding="utf-8")
-            checkpoints.save(run.accelerator, folder, done)
+            with checkpoints.saving(folder):
+                export(run.accelerator.unwrap_model(run.network), recipe, kind, at)
+                (at / POINT).write_text(json.dumps(asdict(done)), encoding="utf-8")
+                checkpoints.save(run.accelerator, folder, done)
         yield Point(number, at, _progress_at(at))
 
 
@@ -146,6 +148,11 @@ def _to(run: _Run, done: Progressed, stop: int, observer: Observer | None) -> Pr
     started, total = time.monotonic(), 0.0
     for number in range(done.step, stop):
         total += float(run.step(number))
+        if not math.isfinite(total):
+            raise UserError(
+                f"the loss of step {number + 1} of {run.kind.name} is no number; lower matrix_rate or other_rate, and "
+                "train in another folder"
+            )
         now = Progressed(
             step=number + 1,
             loss=total / (number + 1 - done.step),
@@ -160,7 +167,7 @@ def _prepare(kind: Kind, recipe: Recipe, out: Path, device: str, checkpoint: Pat
     accelerator = _accelerator(recipe, parse_device(device))
     network = initial_network(recipe, kind, out)
     made = optimizers(network, recipe)
-    rates = schedules(made, recipe.warm_up, recipe.steps(kind))
+    rates = schedules(made, recipe.warm_up, recipe.cosines(kind))
     network, *prepared = accelerator.prepare(network, *made)
     accelerator.register_for_checkpointing(*rates)
     if checkpoint is not None:
@@ -174,6 +181,10 @@ def _accelerator(recipe: Recipe, device: torch.device) -> Accelerator:
         accelerator = Accelerator(cpu=device.type == "cpu", mixed_precision=mixed)
     except ValueError as error:  # another precision or device was chosen in this process, or the device lacks bfloat16
         raise UserError(f"accelerate does not train in {recipe.precision} on {device} here: {error}") from error
-    if accelerator.device.type != device.type:
-        raise UserError(f"accelerate trains on {accelerator.device} here, not on {device}; name that device")
+    found = accelerator.device
+    if found.type != device.type or (found.index or 0) != (device.index or 0):
+        raise UserError(
+            f"accelerate trains on {found} here, not on {device}; name that device, or choose a GPU by "
+            "CUDA_VISIBLE_DEVICES"
+        )
     return accelerator

@@ -12,6 +12,7 @@ Whatever is there already is kept: a second call trains, measures and scores onl
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,10 +21,12 @@ from pathlib import Path
 
 from sinkscope.errors import UserError
 from sinkscope.evaluation import LITTLE, evaluate
+from sinkscope.evaluation.base import check_count
 from sinkscope.families import load_model
 from sinkscope.families.model import parse_device
 from sinkscope.trace.lock import WriterLock
 from sinkscope.training.card import SCORES, write_card, write_scores
+from sinkscope.training.checkpoints import saving
 from sinkscope.training.kinds import KINDS, Kind, find_kind
 from sinkscope.training.log import NAME as LOG
 from sinkscope.training.log import read_log, write_log
@@ -46,8 +49,7 @@ class Measuring:
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if value < 1:
-                raise UserError(f"{name} must be at least 1, got {value}")
+            check_count(name, value)
 
 
 def train_twins(
@@ -94,14 +96,17 @@ def train_twins(
 def read_recipe(out: Path) -> Recipe | None:
     """The recipe of a training folder, None for one that has none yet. Raises `UserError` where it can't be read."""
     file = out / RECIPE
-    if not file.exists():
-        return None
     try:
+        if not file.exists():
+            return None
         stored = json.loads(file.read_text(encoding="utf-8"))
         if type(stored) is not dict:
             raise UserError(f"it holds a {type(stored).__name__}")
+        lacking = Recipe().to_dict().keys() - stored
+        if lacking:
+            raise UserError(f"it lacks {', '.join(sorted(lacking))}")
         return recipe_from(stored)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{file} is no recipe ({error}); choose another folder") from error
 
 
@@ -114,12 +119,13 @@ def _writable(path: Path) -> Iterator[None]:
 
 
 def _keep_recipe(out: Path, recipe: Recipe) -> None:
-    there = read_recipe(out)
-    unfinished = out / f"{RECIPE}.unfinished"  # left by a kill
+    in_use = out.exists() and (not out.is_dir() or any(not one.name.startswith(RECIPE) for one in out.iterdir()))
+    there = read_recipe(out)  # after the look at the rest: another process may have begun the same training
     if there is None:
-        if out.exists() and (not out.is_dir() or {*out.iterdir()} - {unfinished}):
+        if in_use:
             raise UserError(f"{out} is no training folder and not empty; choose another one")
         out.mkdir(parents=True, exist_ok=True)
+        unfinished = out / f"{RECIPE}.{os.getpid()}.unfinished"
         unfinished.write_text(json.dumps(recipe.to_dict(), indent=2) + "\n", encoding="utf-8")
         unfinished.replace(out / RECIPE)
     elif there != recipe:
@@ -127,23 +133,32 @@ def _keep_recipe(out: Path, recipe: Recipe) -> None:
 
 
 def _check_starts(out: Path, kinds: Sequence[Kind]) -> None:
-    trained = set()
+    finished = {name for name, kind in KINDS.items() if model_folder(out, kind).is_dir()}
     for kind in kinds:
         start = kind.starts_from
-        if start is not None and start not in trained and not model_folder(out, KINDS[start]).is_dir():
+        if start is not None and not finished & {start, kind.name}:
             raise UserError(f"{kind.name} starts from {start}, which {out} does not hold finished; train {start} first")
-        trained.add(kind.name)
+        finished.add(kind.name)
 
 
 def _measured(points: Iterable[Point], folder: Path, measuring: Measuring, tell: Say) -> Point:
     """Measure every point that the log lacks; the last point."""
     rows = {row["point"]: row for row in read_log(folder)}
+    counts = {row.get("problems") for row in rows.values()} - {measuring.problems_at_points}
     for point in points:
         if point.number not in rows:
+            if counts:
+                raise UserError(
+                    f"{folder / LOG} was measured on {counts.pop()} problems of each task, and now on "
+                    f"{measuring.problems_at_points}; ask for as many, or remove the file to measure anew"
+                )
             tell(f"measuring {folder.name} after step {point.done.step}")
             measured = measure(load_model(point.folder), problems=measuring.problems_at_points)
-            rows[point.number] = {"point": point.number, **asdict(point.done), **measured}
-            write_log(folder, [rows[number] for number in sorted(rows)])
+            rows[point.number] = {
+                "point": point.number, **asdict(point.done), "problems": measuring.problems_at_points, **measured
+            }  # fmt: skip
+            with saving(folder):
+                write_log(folder, [rows[number] for number in sorted(rows)])
     return point
 
 
@@ -153,14 +168,16 @@ def _finish(kind: Kind, recipe: Recipe, out: Path, last: Point, measuring: Measu
     if not model.is_dir():
         unfinished = model.with_name("model.unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)
-        shutil.copytree(last.folder, unfinished, ignore=shutil.ignore_patterns(POINT))
-        shutil.copy(out / kind.name / LOG, unfinished / LOG)
-        unfinished.rename(model)
+        with saving(model):
+            shutil.copytree(last.folder, unfinished, ignore=shutil.ignore_patterns(POINT))
+            shutil.copy(out / kind.name / LOG, unfinished / LOG)
+            unfinished.rename(model)
     if not (model / SCORES).exists():
         twin, scores = load_model(model), []
         for task in LITTLE:
             tell(f"scoring {kind.name} on {task}")
             scores.append(evaluate(twin, task, n=measuring.problems_at_end))
-        write_card(model, kind, recipe, scores, parameters=twin.network.num_parameters())
-        write_scores(model, kind, scores)
+        with saving(model):
+            write_card(model, kind, recipe, scores, parameters=twin.network.num_parameters())
+            write_scores(model, kind, scores)
     return model

@@ -184,7 +184,7 @@ def _learn(
     length = steps_in_pass(len(splits.train), recipe.batch)
     steps = part.passes * length
     optimizers = _optimizers(part, model, recipe)
-    rates = schedules(optimizers, recipe.warm_up, steps)
+    rates = schedules(optimizers, recipe.warm_up, (steps,))
     run: Any
     run, *made = accelerator.prepare(model, *optimizers)
     accelerator.register_for_checkpointing(*rates)
@@ -217,16 +217,8 @@ def _learn(
         )
         done = Progressed(step=(number + 1) * length, loss=total / length, seconds=0.0)
         add_row(out, row)
-        _save(accelerator, folder, done)
-
-
-def _save(accelerator: Accelerator, folder: Path, done: Progressed) -> None:
-    try:
-        checkpoints.save(accelerator, folder, done)
-    except (OSError, RuntimeError) as error:  # torch's own writer raises the latter where a disk is full
-        raise UserError(
-            f"{folder} can't be written ({str(error).splitlines()[0]}); passes saved before are kept"
-        ) from error
+        with checkpoints.saving(folder):
+            checkpoints.save(accelerator, folder, done)
 
 
 def _optimizers(part: Part, model: SelectiveViT, recipe: Recipe) -> tuple[Optimizer, Optimizer]:
