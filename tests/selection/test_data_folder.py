@@ -155,6 +155,18 @@ def _tiff_of_floats() -> bytes:
     return stream.getvalue()
 
 
+def test_a_colour_picture_that_cannot_be_read_makes_no_grey_folder_colour(tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        for name in ("daisy", "rose"):
+            write_class(tmp_path / part / name, ("0.png", "1.png", "2.png", "3.png"))
+    cut = tmp_path / "train" / "daisy" / "0.png"
+    Image.fromarray(made_bytes(5, 7, 3)).save(cut)
+    cut.write_bytes(cut.read_bytes()[:-40])
+    splits = load(tmp_path)
+    assert splits.train.images.shape[1:] == (1, 5, 7)
+    assert [Path(path).name for path, _ in splits.skipped] == ["0.png"]
+
+
 def test_a_dangling_link_is_skipped(parted: Path) -> None:
     (parted / "train" / "daisy" / "zz.png").symlink_to(parted / "nowhere.png")
     assert "No such file" in load(parted).skipped[0][1]

@@ -110,8 +110,9 @@ def _read(
 
 
 def _common_shape(pictures: Sequence[Picture], size: int | None, title: str) -> tuple[int, int, int]:
-    """(channel, row, column): colour if any is, and the size asked for or that of the first that can be read."""
-    channels = 3 if any(_is_colour(picture) for picture in pictures) else 1
+    """(channel, row, column): colour if any that can be read is, and the size asked for or that of the first of them."""
+    colour = (_is_colour(picture) and isinstance(_decode(picture, 3, size), torch.Tensor) for picture in pictures)
+    channels = 3 if any(colour) else 1
     if size is not None:
         return channels, size, size
     reason = "it has no pictures"
