@@ -84,6 +84,15 @@ def test_findings_are_told_in_words(demo: Demo) -> None:
         assert any(f"receives {received:.0%}" in finding for finding in told)
 
 
+def test_what_finished_texts_give_is_told_by_layer(demo: Demo) -> None:
+    for name, layers in (("smollm2-135m", 30), ("rxnmapper", 12)):
+        told = demo[0]["finished"][name]
+        assert len(told) == layers
+        [sample, *others] = open_trace(demo[1] / f"{name}.zarr")
+        tops = [one["final_received"].values.astype("float64").max(-1).mean(-1) for one in (sample, *others)]
+        assert told == pytest.approx(sum(tops) / len(tops))
+
+
 def test_the_traces_are_there(demo: Demo) -> None:
     for name, steps in (("smollm2-135m", 24), ("rxnmapper", None)):
         trace = open_trace(demo[1] / f"{name}.zarr")

@@ -89,7 +89,8 @@ def _demo(
     answers = [] if real else _answers(watched)
     if as_json:
         reports = [one.report.to_dict() for one in watched]
-        console.print_json({"reports": reports, "findings": findings, "answers": answers})
+        finished = {one.name: one.finished for one in watched}
+        console.print_json({"reports": reports, "finished": finished, "findings": findings, "answers": answers})
         return
     if answers:
         rows = [list(answer.values()) for answer in answers]

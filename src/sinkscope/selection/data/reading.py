@@ -110,7 +110,7 @@ def _read(
 
 
 def _common_shape(pictures: Sequence[Picture], size: int | None, title: str) -> tuple[int, int, int]:
-    """(channel, row, column): colour if any that can be read is, and the size asked for or that of the first of them."""
+    """(channel, row, column): colour if any that can be read is, and the size asked for or that of the first."""
     colour = (_is_colour(picture) and isinstance(_decode(picture, 3, size), torch.Tensor) for picture in pictures)
     channels = 3 if any(colour) else 1
     if size is not None:

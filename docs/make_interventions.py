@@ -1,0 +1,61 @@
+"""Run the grids of docs/interventions.md with its commands, and print its tables.
+
+    OMP_NUM_THREADS=1 python docs/make_interventions.py                     # all of them
+    OMP_NUM_THREADS=1 python docs/make_interventions.py passkey copy
+
+Cells go to runs/interventions and are not measured again. The grids of the twins take half an hour on one core, those
+of the real models as long.
+"""
+
+import csv
+import sys
+from pathlib import Path
+
+from sinkscope.cli.main import run
+
+RUNS = Path("runs/interventions")
+TWINS = "twin-ar twin-dlm twin-adapted"
+PASSKEY = f"{TWINS} --task passkey --control random,equal-mass,lowest --n 500"
+GRIDS = {
+    "passkey": f"{PASSKEY} --top-k 1,5,10",
+    "same": f"{PASSKEY} --top-k 1 --detect same",
+    "copy": f"{TWINS} --task copy --control random,equal-mass,lowest --n 500 --top-k 1,2,5",
+    "epsilon": f"{TWINS} --task passkey --top-k 0 --epsilon 2,3,4,6,8 --control random --n 200",
+    "smollm2": "smollm2-135m --task passkey --task perplexity --top-k 1,5,10 --first 1 --control random,equal-mass "
+    "--n 60",
+    "rxnmapper": "rxnmapper --task infilling-0.15 --task infilling-0.5 --task infilling-0.9 --top-k 1,5,10 "
+    "--control random,equal-mass,mask-matched --detect same --first-step 0",
+}
+
+
+def main() -> None:
+    """Run the grids that are named, or all."""
+    for name in sys.argv[1:] or GRIDS:
+        folder = RUNS / name
+        command = f"ablate {GRIDS[name]} --out {folder} --resume"
+        print(f"$ sinkscope {command}", flush=True)
+        if run(command.split()) != 0:
+            raise SystemExit(2)
+        print_table(folder / "table.csv")
+
+
+def print_table(file: Path) -> None:
+    """Scores by model, task and keys, with the attention removed at the step itself; one column a control."""
+    with file.open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    columns = [name for name in dict.fromkeys(row["masked"] for row in rows) if name != "plain"]
+    print(
+        f"\n| model | task | keys | plain | {' | '.join(columns)} | cut |\n|---|---|---|---|{'---|' * len(columns)}---|"
+    )
+    cells = {(row["model"], row["task"], row["keys"], row["masked"]): row for row in rows}
+    for model, task, keys in dict.fromkeys(key[:3] for key in cells if key[3] != "plain"):
+        plain = next(row for row in rows if (row["model"], row["task"], row["masked"]) == (model, task, "plain"))
+        cell = [cells.get((model, task, keys, name)) for name in columns]
+        scores = ["" if one is None else f"{float(one['score']):.3f} ({float(one['mass']):.2f})" for one in cell]
+        cut = cells[model, task, keys, columns[0]]["keys_cut"]
+        print(f"| {model} | {task} | {keys} | {float(plain['score']):.3f} | {' | '.join(scores)} | {float(cut):.1f} |")
+    print(flush=True)
+
+
+if __name__ == "__main__":
+    main()
