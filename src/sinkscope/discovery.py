@@ -6,8 +6,9 @@ So a new family, rule, control or figure is one new file, and no list of them is
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from types import MappingProxyType
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from sinkscope.errors import UserError
 
@@ -48,3 +49,16 @@ class Register(Generic[T]):
         if name not in self._kinds:
             raise UserError(f"unknown {self._what} {name!r}: use one of {', '.join(sorted(self._kinds))}")
         return self._kinds[name]
+
+    def make(self, name: str, settings: Mapping[str, Any]) -> T:
+        """One of the class called `name`, a dataclass, with these parameters; the rest keep their defaults.
+
+        Raises `UserError` for an unknown name, an unknown parameter, and for what the class refuses.
+        """
+        kind = self.find(name)
+        known = [one.name for one in fields(kind)]  # type: ignore[arg-type]
+        unknown = sorted(set(settings) - set(known))
+        if unknown:
+            has = f"it has {', '.join(known)}" if known else "it has none"
+            raise UserError(f"{self._what} {name!r} has no parameter {unknown[0]!r}: {has}")
+        return kind(**settings)
