@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-
+from sinkscope.discovery import Register
 from sinkscope.errors import UserError
 from sinkscope.selection.data.base import Source
 
-_SOURCES: dict[str, type[Source]] = {}
+_REGISTER: Register[Source] = Register("image source")
 
-SOURCES: Mapping[str, type[Source]] = MappingProxyType(_SOURCES)
-
-
-def source(name: str) -> Callable[[type[Source]], type[Source]]:
-    """Class decorator that gives a source its name and files it in `SOURCES`."""
-
-    def file(kind: type[Source]) -> type[Source]:
-        kind.name = name
-        _SOURCES[name] = kind
-        return kind
-
-    return file
+SOURCES = _REGISTER.kinds
+source = _REGISTER.file
 
 
 def find_source(text: str, *, size: int | None = None, seed: int = 0) -> Source:
