@@ -1,6 +1,7 @@
 """`sinkscope figures`: files made, what is left out, and every mistake in one line."""
 
 import json
+import shutil
 from pathlib import Path
 
 from cli_runs import Command, files_under
@@ -45,10 +46,23 @@ def test_rule_scale_and_group_are_taken(sinkscope: Command, trace: Path, tmp_pat
         assert expected in " ".join((tmp_path / "heat-map.svg").read_text().split())
 
 
+def test_damaged_values_are_told_in_one_line(sinkscope: Command, trace: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged.zarr"
+    for array, told in (
+        ("received_by_group", "groups: the trace llada-tiny is"),
+        ("received", f"the trace {damaged} is"),
+    ):
+        shutil.rmtree(damaged, ignore_errors=True)
+        shutil.copytree(trace, damaged)
+        for chunk in (damaged / "samples").glob(f"*/{array}/c*"):
+            chunk.write_bytes(chunk.read_bytes()[:20])
+        refused = sinkscope("figures", damaged, "--out", tmp_path / "out", "--only", "groups")
+        assert (refused.code, refused.err.count("\n")) == (2, 1)
+        assert f"{told} damaged or can't be read (" in refused.err
+
+
 def test_odd_texts_and_an_unfinished_sample(sinkscope: Command, trace: Path, tmp_path: Path) -> None:
     """Right-to-left, emoji, line breaks, bytes, formulas: no warning reaches the user."""
-    import shutil
-
     shutil.copytree(trace, tmp_path / "odd.zarr")
     for file in (tmp_path / "odd.zarr" / "samples").glob("*/zarr.json"):
         document = json.loads(file.read_text())

@@ -99,8 +99,8 @@ def _open(folder: Path) -> xarray.Dataset:
 
 
 @contextmanager
-def reading_values(path: Path) -> Iterator[None]:
-    """Turn values of the trace at `path` that can't be read, or are damaged, into one line."""
+def reading_values(path: Path | str) -> Iterator[None]:
+    """Turn values of the trace at `path`, or of that name, that can't be read, or are damaged, into one line."""
     try:
         yield
     except (OSError, RuntimeError) as error:

@@ -22,6 +22,7 @@ from sinkscope.sinks import Excess, SinkRule, received_from
 from sinkscope.sinks.find import key_counts
 from sinkscope.sinks.tables.base import View
 from sinkscope.trace import Trace
+from sinkscope.trace.reading import reading_values
 
 RULE = Excess()
 """Epsilon 3 on scale "sum"."""
@@ -120,7 +121,8 @@ def open_subjects(
     chosen = [_chosen(trace, ids) for trace in traces]
     shown = [_shown(trace, some, None if ids else shared) for trace, some in zip(traces, chosen, strict=True)]
     for trace, sample in zip(traces, shown, strict=True):
-        _require_sinks(trace, sample, rule, group)
+        with reading_values(trace.path):
+            _require_sinks(trace, sample, rule, group)
     labels = distinct_labels([model_label(sample) for sample in shown], [trace.path for trace in traces])
     subjects = tuple(Subject(*one) for one in zip(labels, chosen, shown, strict=True))
     return subjects, [note for trace, sample in zip(traces, shown, strict=True) for note in _notes(trace, sample)]

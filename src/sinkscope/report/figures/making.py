@@ -15,6 +15,7 @@ from sinkscope.report.figures.inputs import Inputs
 from sinkscope.report.figures.registry import FIGURES, find_figure
 from sinkscope.report.figures.style import FORMATS, write_figure
 from sinkscope.report.outputs import make_folder, require_folder
+from sinkscope.trace.reading import reading_values
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,8 @@ def make_figures(
         if observer is not None:
             observer(name)
         try:
-            drawn = FIGURES[name].draw(inputs)
+            with reading_values(" or ".join(subject.label for subject in inputs.subjects)):
+                drawn = FIGURES[name].draw(inputs)
         except UserError as error:
             left_out[name] = str(error)
             continue

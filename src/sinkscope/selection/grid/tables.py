@@ -24,7 +24,8 @@ COLUMNS: Mapping[str, str] = MappingProxyType(
         "most": "the largest share of any picture",
         "right": "share of right answers, over draws and models",
         "95 % interval": "of that share, over pictures",
-        "beside random": "how much better than random patches at the same share, with its 95 % interval over pictures",
+        "beside random": "how much better than random patches at the same share, at 1 the whole picture; 95 % interval "
+        "over pictures",
         "models": "share of right answers of the worst and the best model",
         "models' mean": "with its 95 % interval over models (Student's)",
         "fit": "share of pictures whose file is small enough; the others count as wrong",
