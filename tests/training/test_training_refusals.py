@@ -183,11 +183,13 @@ def test_a_second_precision_in_one_process(tmp_path: Path) -> None:
     assert not (tmp_path / "two").exists()
 
 
-def test_scores_that_cannot_be_read_are_named(finished: Path) -> None:
+@pytest.mark.parametrize("content", ["[", "null", "[1]", "{}", "[]", '{"a": 1}', '[{"task": "copy"}]'])
+def test_scores_that_cannot_be_read_are_named(finished: Path, content: str) -> None:
     from sinkscope.training.card import read_scores
 
     folder = finished / "twin-ar" / "model"
     assert len(read_scores(folder)) == 9
-    (folder / "scores.json").write_text("[")
-    with pytest.raises(UserError, match=f"{folder / 'scores.json'} cannot be read .*; remove it to score the twin ag"):
+    (folder / "scores.json").write_text(content)
+    wanted = f"{folder / 'scores.json'} (cannot be read .*|holds no scores); remove it to score the twin again"
+    with pytest.raises(UserError, match=wanted):
         read_scores(folder)
