@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -66,9 +67,8 @@ def export(network: LlamaForCausalLM, recipe: Recipe, kind: Kind, folder: Path) 
     save_file(weights, unfinished / "model.safetensors", metadata={"format": "pt"})
     text = json.dumps(stored_configuration(recipe, kind), indent=2, sort_keys=True)
     (unfinished / "config.json").write_text(text + "\n", encoding="utf-8")
-    try:
-        little_tokenizer().save_pretrained(unfinished)
-    except Exception as error:  # its writer has no narrower class for a full disk
-        raise OSError(str(error)) from error
+    with TemporaryDirectory() as made:  # the tokenizer's own writer has no class of errors for a full disk
+        little_tokenizer().save_pretrained(made)
+        shutil.copytree(made, unfinished, dirs_exist_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
     unfinished.rename(folder)
