@@ -8,7 +8,7 @@ docs/figures/compression. It takes about a quarter of an hour on one core.
 
 from pathlib import Path
 
-from sinkscope.cli.main import run
+from commands import sinkscope
 
 CELLS = Path("runs/twin-ar")
 PICTURES = Path("docs/figures/compression")
@@ -24,13 +24,6 @@ def main() -> None:
     sinkscope(f"compress twin-ar {TASKS} --scorer key-norm,random --skip-layers 0,1 {COMMON}")
     sinkscope(f"compress twin-ar --task needle --lengths 32,64 --depths 0,0.25,0.5,0.75,1 --scorer {SCORERS} {COMMON}")
     sinkscope(f"figures --compression {CELLS} --out {PICTURES} --overwrite")
-
-
-def sinkscope(command: str) -> None:
-    """Run one command of the command line."""
-    print(f"$ sinkscope {command}", flush=True)
-    if run(command.split()) != 0:
-        raise SystemExit(2)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import json
 import shutil
 from pathlib import Path
 
-from sinkscope.cli.main import run
+from commands import sinkscope
 
 RUNS = Path("runs/figures")
 PICTURES = Path("docs/figures")
@@ -44,12 +44,6 @@ def main() -> None:
         f"figures {RUNS}/real/smollm2-135m.zarr {RUNS}/real/rxnmapper.zarr --sample question-0 --sample amide "
         f"--rule top-k --only heat-map --out {PICTURES}/real --overwrite"
     )
-
-
-def sinkscope(command: str) -> None:
-    """Run one command of the command line."""
-    if run(command.split()) != 0:
-        raise SystemExit(2)
 
 
 if __name__ == "__main__":

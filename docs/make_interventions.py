@@ -11,7 +11,7 @@ import csv
 import sys
 from pathlib import Path
 
-from sinkscope.cli.main import run
+from commands import sinkscope
 
 RUNS = Path("runs/interventions")
 TWINS = "twin-ar twin-dlm twin-adapted"
@@ -32,10 +32,7 @@ def main() -> None:
     """Run the grids that are named, or all."""
     for name in sys.argv[1:] or GRIDS:
         folder = RUNS / name
-        command = f"ablate {GRIDS[name]} --out {folder} --resume"
-        print(f"$ sinkscope {command}", flush=True)
-        if run(command.split()) != 0:
-            raise SystemExit(2)
+        sinkscope(f"ablate {GRIDS[name]} --out {folder} --resume")
         print_table(folder / "table.csv")
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import xarray as xr
+from commands import sinkscope
 
-from sinkscope.cli.main import run
 from sinkscope.compression import KeyDiff, KeyNorm, Random, SparseDLLM, Streaming, ValueNorm
 from sinkscope.compression.diagnostics import measure_losses, summarise_norms
 from sinkscope.compression.diagnostics.intervals import with_interval
@@ -122,13 +122,6 @@ def masked_reactions(share: float) -> list[dict[str, Any]]:
             tokens[place] = mask if mask is not None else tokens[place]
         prompts.append({"id": f"reaction-{number}", "input_ids": tokens})
     return prompts
-
-
-def sinkscope(command: str) -> None:
-    """Run one command of the command line."""
-    print(f"$ sinkscope {command}", flush=True)
-    if run(command.split()) != 0:
-        raise SystemExit(2)
 
 
 if __name__ == "__main__":

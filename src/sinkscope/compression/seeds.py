@@ -3,6 +3,9 @@
 import hashlib
 from collections.abc import Sequence
 
+MOST_SEED = 2**53
+"""Larger numbers are not kept whole in JSON by everyone."""
+
 
 def row_seeds(own: int, seeds: Sequence[int] | None) -> list[int]:
     """One seed a row, from those of the prompts (None: the same for all rows) and the user's own."""

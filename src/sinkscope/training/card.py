@@ -12,6 +12,7 @@ from sinkscope.evaluation import Score
 from sinkscope.language.vocabulary import WORDS
 from sinkscope.training.kinds import Kind
 from sinkscope.training.recipe import Recipe
+from sinkscope.training.whole import write_whole
 
 CARD, SCORES = "README.md", "scores.json"
 
@@ -61,10 +62,7 @@ Share of held-out problems answered exactly, with the Wilson 95 % interval; gree
 def write_scores(folder: Path, kind: Kind, scores: Sequence[Score]) -> None:
     """scores.json: everything that is known of each score, by the twin's name. Written whole or not at all."""
     named = [{**score.to_dict(), "model": kind.name} for score in scores]  # the folder may be moved
-    text = json.dumps(named, indent=2, ensure_ascii=False)
-    unfinished = folder / f"{SCORES}.unfinished"
-    unfinished.write_text(text + "\n", encoding="utf-8")
-    unfinished.replace(folder / SCORES)
+    write_whole(folder / SCORES, json.dumps(named, indent=2, ensure_ascii=False) + "\n")
 
 
 def write_card(folder: Path, kind: Kind, recipe: Recipe, scores: Sequence[Score], *, parameters: int) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import UserError
+from sinkscope.training.whole import write_whole
 
 NAME = "training_log.jsonl"
 
@@ -41,6 +42,4 @@ def _row(line: bytes) -> dict[str, Any] | None:
 
 def write_log(folder: Path, rows: list[dict[str, Any]]) -> None:
     """Write the rows, whole or not at all."""
-    unfinished = folder / f"{NAME}.unfinished"
-    unfinished.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-    unfinished.replace(folder / NAME)
+    write_whole(folder / NAME, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))

@@ -108,7 +108,7 @@ class Recipe:
 def recipe_from(stored: Mapping[str, Any]) -> Recipe:
     """The recipe that `to_dict` gave, or that JSON says. Raises `UserError` for fields that are none, and for values of
     another type."""
-    known: dict[str, Any] = {one.name: one.default for one in fields(Recipe)}
+    known = {one.name for one in fields(Recipe)}
     surplus = sorted(stored.keys() - known)
     if surplus:
         raise UserError(f"a recipe has no {', '.join(surplus)}; its fields are {', '.join(sorted(known))}")

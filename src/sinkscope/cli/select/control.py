@@ -12,7 +12,8 @@ from sinkscope.cli.groups import OptionGroup, takes_groups
 from sinkscope.cli.options import Device, Json
 from sinkscope.cli.select.control_report import Controlled, tell
 from sinkscope.cli.select.measuring import TableOptions, read_table, write_table
-from sinkscope.cli.select.opening import MOST_SEED, OneModel, Overwrite, check_figure, open_selective
+from sinkscope.cli.select.opening import OneModel, Overwrite, check_figure, open_selective
+from sinkscope.compression.seeds import MOST_SEED
 from sinkscope.errors import UserError
 from sinkscope.report.figures import write_figure
 from sinkscope.report.outputs import make_folder, require_place

@@ -9,7 +9,8 @@ import typer
 from sinkscope.cli import console
 from sinkscope.cli.groups import takes_groups
 from sinkscope.cli.options import Device, Json, names, numbers
-from sinkscope.cli.select.opening import MOST_SEED, DataOptions, OneModel, Overwrite, Part, check_figure, open_selective
+from sinkscope.cli.select.opening import DataOptions, OneModel, Overwrite, Part, check_figure, open_selective
+from sinkscope.compression.seeds import MOST_SEED
 from sinkscope.report.figures import write_figure
 from sinkscope.report.outputs import make_folder
 from sinkscope.report.selection import Choice, check_choices, choices, kept_maps

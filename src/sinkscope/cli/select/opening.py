@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from sinkscope.cli.groups import OptionGroup
+from sinkscope.compression.seeds import MOST_SEED
 from sinkscope.errors import UserError
 from sinkscope.families.model import parse_device
 from sinkscope.report.figures import FORMATS
@@ -15,9 +16,6 @@ from sinkscope.report.outputs import require_place
 from sinkscope.selection.channels import Channel, find_channel
 from sinkscope.selection.data import Splits, default_source, load_images
 from sinkscope.selection.saved import SHIPPED, Trained, load_selective
-
-MOST_SEED = 2**53
-"""Larger numbers are not kept whole in JSON by everyone"""
 
 OneModel = Annotated[
     str | None,

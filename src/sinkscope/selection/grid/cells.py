@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
+from sinkscope.compression.seeds import MOST_SEED
 from sinkscope.errors import UserError
 from sinkscope.evaluation.grids.rows import number_in, text_in, whole_in
 from sinkscope.selection.budgets import check_alpha
@@ -36,8 +37,6 @@ DEFAULT_SELECTORS = (GATES, CONTROL, "cls-attention", "key-norm")
 DEFAULT_ALPHAS = (0.1, 0.3, 0.5, 1.0)
 DEFAULT_SNRS = (None, 0.0)
 DEFAULT_RATES = (0.25,)
-_MOST_SEED = 2**53
-"""Larger numbers are not kept whole in JSON by everyone"""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -163,8 +162,8 @@ class Grid:
         for mode in self.modes:
             find_mode(mode or EXACT)
         self._check_once()
-        if not 0 <= self.seed <= _MOST_SEED - self.draws:
-            raise UserError(f"seed must lie between 0 and {_MOST_SEED - self.draws}, got {self.seed}")
+        if not 0 <= self.seed <= MOST_SEED - self.draws:
+            raise UserError(f"seed must lie between 0 and {MOST_SEED - self.draws}, got {self.seed}")
         if self.draws < 1:
             raise UserError(f"draws must be at least 1, got {self.draws}")
         if not all((self.alphas, self.snrs, self.rates, self.channels, self.modes)):

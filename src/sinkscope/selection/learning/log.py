@@ -13,6 +13,7 @@ from sinkscope.selection.data import ImageSet
 from sinkscope.selection.learning.recipe import Recipe
 from sinkscope.selection.link import Link
 from sinkscope.selection.model import SelectiveViT
+from sinkscope.training.whole import write_whole
 
 LOG = "log.jsonl"
 ALPHAS = (0.1, 0.3, 1.0)
@@ -66,10 +67,8 @@ def add_row(out: Path, row: Measured) -> None:
     """Add a line; the same pass is not told twice."""
     rows = [one for one in read_log(out) if (one["part"], one["number"]) != (row.part, row.number)]
     text = "".join(json.dumps(one) + "\n" for one in [*rows, asdict(row)])
-    unfinished = out / f"{LOG}.unfinished"
     try:
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(out / LOG)  # whole or not at all
+        write_whole(out / LOG, text)
     except OSError as error:
         raise UserError(
             f"{out / LOG} can't be written ({error.strerror or error}); finished passes are kept"
