@@ -177,6 +177,9 @@ def test_older_checkpoints_that_a_kill_left_are_not_gone_back_to(trained_twins: 
     assert found is not None and found.name == "checkpoint-4"
     gone_on(half)
     assert_same(half, trained_twins, "twin-ar")
+    (half / "twin-ar" / "checkpoint-4").mkdir()  # left by a kill after the last one was written
+    gone_on(half)
+    assert_same(half, trained_twins, "twin-ar")
 
 
 def test_a_start_killed_before_its_recipe_was_there_starts_again(trained_twins: Path, tmp_path: Path) -> None:

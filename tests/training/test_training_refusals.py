@@ -70,6 +70,13 @@ def test_folders_that_are_something_else(tmp_path: Path, trained_twins: Path) ->
     assert refusal(model) == f"{model} is no training folder and not empty; choose another one"
 
 
+def test_more_than_memory_holds(tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match="memory does not suffice to train twin-ar; lower width, mlp_width, layers or b"
+    ):
+        train_twins(tmp_path / "t", changed(TINY, mlp_width=10**12), ("twin-ar",), measuring=QUICK)
+
+
 def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
     (tmp_path / "t").mkdir()
     with pytest.raises(UserError, match="twin-adapted starts from twin-ar"):

@@ -49,6 +49,11 @@ def save(accelerator: Accelerator, folder: Path, done: Progressed) -> None:
     finished = folder / f"{_PREFIX}{done.step}"
     shutil.rmtree(finished, ignore_errors=True)
     unfinished.rename(finished)
+    remove_older(folder, done)
+
+
+def remove_older(folder: Path, done: Progressed) -> None:
+    """Remove the checkpoints before `done`; a kill between its writing and this leaves some."""
     for step, older in _all(folder).items():
         if step < done.step:
             shutil.rmtree(older)

@@ -25,6 +25,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import LlamaForCausalLM
 
 from sinkscope.errors import UserError
+from sinkscope.evaluation.memory import memory_advice
 from sinkscope.families import load_model
 from sinkscope.families.model import parse_device
 from sinkscope.training import checkpoints, objectives
@@ -118,17 +119,23 @@ def train_twin(
 ) -> Iterator[Point]:
     """Train a twin, or go on with its training, in `out`: its points one after the other, those of before included.
 
-    Raises `UserError` for a checkpoint that is cut short, and for a device or a precision that can't be had here.
+    Raises `UserError` for a checkpoint that is cut short, for a device or a precision that can't be had here, and where
+    memory does not suffice.
     """
     folder = out / kind.name
     checkpoint = checkpoints.newest(folder)
     done = START if checkpoint is None else checkpoints.read_progress(checkpoint)
+    checkpoints.remove_older(folder, done)
     run = None
     for number, stop in enumerate(recipe.stops(kind), 1):
         at = point_folder(out, kind, number)
         if stop > done.step:
-            run = run or _prepare(kind, recipe, out, device, checkpoint)
-            done = _to(run, done, stop, observer)
+            with memory_advice(
+                f"memory does not suffice to train {kind.name}; lower width, mlp_width, layers or batch_tokens, "
+                "and train in another folder"
+            ):
+                run = run or _prepare(kind, recipe, out, device, checkpoint)
+                done = _to(run, done, stop, observer)
             with checkpoints.saving(folder):
                 export(run.accelerator.unwrap_model(run.network), recipe, kind, at)
                 (at / POINT).write_text(json.dumps(asdict(done)), encoding="utf-8")
