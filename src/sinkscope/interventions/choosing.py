@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from sinkscope.families import Model
 from sinkscope.interventions.classes import TokenClasses
 from sinkscope.interventions.controls import Situation, find_control
 from sinkscope.interventions.marking import marked
+from sinkscope.seeds import seed_from
 from sinkscope.sinks.lexicon import CLASSES
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Chooser:
         self._wanted = None if plan.classes is None else [CLASSES.index(name) for name in plan.classes]
         by_class = plan.classes is not None or (self._control is not None and self._control.by_class)
         self._classes = TokenClasses(model, canvas.prompt_length) if by_class else None
-        self._noise = [torch.Generator().manual_seed(_mixed(seed, plan.seed)) for seed in seeds]
+        self._noise = [torch.Generator().manual_seed(seed_from(f"control/{seed}/{plan.seed}")) for seed in seeds]
         heads = range(model.shape.heads) if plan.heads is None else plan.heads
         chosen = torch.zeros(model.shape.heads, dtype=torch.bool).index_fill_(0, torch.tensor(heads), True)
         self._heads = chosen.view(1, -1, 1).to(canvas.tokens.device)
@@ -74,9 +74,3 @@ class Chooser:
         for row in due.nonzero().flatten().tolist():
             noise[row, :, keys - counts[row] :] = torch.rand(heads, counts[row], generator=self._noise[row])
         return noise.to(received.device)
-
-
-def _mixed(seed: int, own: int) -> int:
-    """A seed for a prompt's controls, unlike that of its sampling."""
-    digest = hashlib.sha256(f"control/{seed}/{own}".encode()).digest()
-    return int.from_bytes(digest[:7], "big")

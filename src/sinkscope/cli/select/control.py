@@ -13,11 +13,11 @@ from sinkscope.cli.options import Device, Json
 from sinkscope.cli.select.control_report import Controlled, tell
 from sinkscope.cli.select.measuring import TableOptions, read_table, write_table
 from sinkscope.cli.select.opening import OneModel, Overwrite, check_figure, open_selective
-from sinkscope.compression.seeds import MOST_SEED
 from sinkscope.errors import UserError
 from sinkscope.report.figures import write_figure
 from sinkscope.report.outputs import make_folder, require_place
 from sinkscope.report.selection import queue_over_time
+from sinkscope.seeds import MOST_SEED
 from sinkscope.selection.control import (
     CONTROLLERS,
     PROCESSES,

@@ -10,11 +10,11 @@ from sinkscope.cli import console
 from sinkscope.cli.groups import takes_groups
 from sinkscope.cli.options import Device, Json, names, numbers
 from sinkscope.cli.select.opening import DataOptions, OneModel, Overwrite, Part, check_figure, open_selective
-from sinkscope.compression.seeds import MOST_SEED
 from sinkscope.report.figures import write_figure
 from sinkscope.report.outputs import make_folder
 from sinkscope.report.selection import Choice, check_choices, choices, kept_maps
 from sinkscope.report.selection.naming import model_title
+from sinkscope.seeds import MOST_SEED
 from sinkscope.selection.data import ImageSet
 from sinkscope.selection.grid import WHOLE, Measure, measure_on
 from sinkscope.selection.modes import MODES

@@ -8,11 +8,11 @@ from typing import Annotated, Literal
 import typer
 
 from sinkscope.cli.groups import OptionGroup
-from sinkscope.compression.seeds import MOST_SEED
 from sinkscope.errors import UserError
 from sinkscope.families.model import parse_device
 from sinkscope.report.figures import FORMATS
 from sinkscope.report.outputs import require_place
+from sinkscope.seeds import MOST_SEED
 from sinkscope.selection.channels import Channel, find_channel
 from sinkscope.selection.data import Splits, default_source, load_images
 from sinkscope.selection.saved import SHIPPED, Trained, load_selective

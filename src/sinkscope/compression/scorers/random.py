@@ -13,7 +13,7 @@ import torch
 
 from sinkscope.compression.scorers.base import CachedLayer, Scorer
 from sinkscope.compression.scorers.registry import scorer
-from sinkscope.compression.seeds import seed_from
+from sinkscope.seeds import seed_from
 
 
 @scorer("random")

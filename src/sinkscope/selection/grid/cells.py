@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from sinkscope.compression.seeds import MOST_SEED
 from sinkscope.errors import UserError
 from sinkscope.evaluation.grids.rows import number_in, text_in, whole_in
+from sinkscope.seeds import MOST_SEED
 from sinkscope.selection.budgets import check_alpha
 from sinkscope.selection.channels import Channel, find_channel
 from sinkscope.selection.codec import check_rate

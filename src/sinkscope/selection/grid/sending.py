@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from sinkscope.compression.seeds import seed_from
+from sinkscope.seeds import seed_from
 from sinkscope.selection.budgets import count_kept
 from sinkscope.selection.channels import seed_channels
 from sinkscope.selection.data import ImageSet, normalised

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from sinkscope.compression.seeds import seed_from
+from sinkscope.seeds import seed_from
 from sinkscope.selection.channels import find_channel, seed_channels
 from sinkscope.selection.data import ImageSet
 from sinkscope.selection.learning.recipe import Recipe

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from sinkscope.compression.seeds import seed_from
+from sinkscope.seeds import seed_from
 from sinkscope.selection.selectors.base import AtGate, Selector
 from sinkscope.selection.selectors.registry import selector
 
