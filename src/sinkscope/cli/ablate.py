@@ -1,14 +1,13 @@
 """`sinkscope ablate`: what it costs to mask sinks, and whether it costs more than masking a control."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from sinkscope.cli.ablate_report import print_report, write_report
 from sinkscope.cli.grid_progress import grid_progress, laying_out
-from sinkscope.cli.grid_report import said_what_is_kept
 from sinkscope.cli.groups import takes_groups
+from sinkscope.cli.keeping import KeepingOptions
 from sinkscope.cli.masking import MaskingOptions
 from sinkscope.cli.options import BatchSize, Device, Dtype, Json, Revision, names, open_model, whole_numbers
 from sinkscope.errors import UserError
@@ -26,6 +25,7 @@ def add_to(app: typer.Typer) -> None:
 def _ablate(
     model_names: Annotated[list[str], typer.Argument(metavar="MODEL...", help="One or more models.")],
     masking: MaskingOptions,
+    keeping: KeepingOptions,
     task: Annotated[
         list[str],
         typer.Option(help=f"May be repeated: {', '.join(MEASURES)}."),
@@ -49,16 +49,12 @@ def _ablate(
         str | None, typer.Option(help="Texts of perplexity and infilling: little, prose, reactions, or a FILE.")
     ] = None,
     batch_size: BatchSize = 64,
-    out: Annotated[Path | None, typer.Option(help="Folder that keeps finished cells, and the tables.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Take over the cells that the folder holds.")] = False,
     dtype: Dtype = None,
     device: Device = None,
     revision: Revision = None,
     as_json: Json = False,
 ) -> None:
     """Mask sinks and controls while models answer tasks, and compare."""
-    if resume and out is None:
-        raise UserError("--resume needs --out, the folder that holds the cells")
     controls = names("--control", control)
     grid = Grid(
         keys=(*whole_numbers("--top-k", top_k), *_first(first), *_beyond(epsilon, scale)),
@@ -68,15 +64,15 @@ def _ablate(
     )
     examples = Examples(n=n, seed=seed, room=room, texts=texts, batch_size=batch_size)
     find = [find_measure(name, examples) for name in dict.fromkeys(task)]  # before a model is loaded for nothing
-    with said_what_is_kept(out):
+    with keeping.told_at_interrupt():
         models = [open_model(name, dtype, device, revision) for name in dict.fromkeys(model_names)]
         with laying_out(as_json, f"laying out {n} examples of each task"):
             measures = [(model, make(model)) for model in models for make in find]
         with grid_progress(as_json) as observer:
-            rows = ablate(measures, grid, out=out, resume=resume, observer=observer)
+            rows = ablate(measures, grid, out=keeping.out, resume=keeping.resume, observer=observer)
     notes = list(dict.fromkeys(f"{one.task}: {note}" for _, one in measures for note in one.notes))
-    if out is not None:
-        write_report(out, read_rows(out), notes)  # the cells of earlier grids in the folder too
+    if keeping.out is not None:
+        write_report(keeping.out, read_rows(keeping.out), notes)  # the cells of earlier grids in the folder too
     print_report(rows, notes, as_json)
 
 

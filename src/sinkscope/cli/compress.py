@@ -1,16 +1,15 @@
 """`sinkscope compress`: what it costs to drop keys from the cache, and whether a scorer is better than chance."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from sinkscope.cli.dropping import DroppingOptions, MeasuredOptions
 from sinkscope.cli.grid_progress import grid_progress, laying_out
-from sinkscope.cli.grid_report import Findings, print_findings, said_what_is_kept, write_findings
+from sinkscope.cli.grid_report import Findings, print_findings, write_findings
 from sinkscope.cli.groups import takes_groups
+from sinkscope.cli.keeping import KeepingOptions
 from sinkscope.cli.options import Device, Dtype, Json, Revision, open_model
-from sinkscope.errors import UserError
 from sinkscope.evaluation.compressed import (
     MEASURES,
     TABLES,
@@ -33,30 +32,28 @@ def _compress(
     model_names: Annotated[list[str], typer.Argument(metavar="MODEL...", help="One or more models.")],
     dropping: DroppingOptions,
     measured: MeasuredOptions,
+    keeping: KeepingOptions,
     task: Annotated[list[str], typer.Option(help=f"May be repeated: {', '.join(MEASURES)} (perplexity of a file).")],
-    out: Annotated[Path | None, typer.Option(help="Folder that keeps finished cells, and the tables.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Take over the cells that the folder holds.")] = False,
     dtype: Dtype = None,
     device: Device = None,
     revision: Revision = None,
     as_json: Json = False,
 ) -> None:
     """Drop keys from the cache while models answer or read, by several scorers, and compare with random keys."""
-    if resume and out is None:
-        raise UserError("--resume needs --out, the folder that holds the cells")
     grid, choice = dropping.grid(), measured.choice(dropping.when)
     find = find_measures(task, choice)  # before a model is loaded for nothing
     measured.check_tasks(task)
-    with said_what_is_kept(out):
+    with keeping.told_at_interrupt():
         models = [open_model(name, dtype, device, revision) for name in dict.fromkeys(model_names)]
         measured.check_models(models)
         with laying_out(as_json, "laying out the examples of each task"):
             measures = [(model, make(model)) for model in models for make in find]
         with grid_progress(as_json) as observer:
-            rows = measure_compression(measures, grid, out=out, resume=resume, observer=observer)
+            rows = measure_compression(measures, grid, out=keeping.out, resume=keeping.resume, observer=observer)
     notes = [f"{one.task}: {note}" for _, one in measures for note in one.notes]
-    if out is not None:
-        write_findings(out, _findings(read_rows(out), notes))  # the cells of earlier grids in the folder too
+    if keeping.out is not None:
+        # the cells of earlier grids in the folder too
+        write_findings(keeping.out, _findings(read_rows(keeping.out), notes))
     print_findings(_findings(rows, notes), as_json)
 
 

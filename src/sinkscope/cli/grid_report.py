@@ -2,8 +2,7 @@
 
 import os
 import textwrap
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,17 +68,6 @@ def write_findings(out: Path, found: Findings) -> None:
         (out / "table.csv").write_text(as_csv(found.records), encoding="utf-8")
     except OSError as error:
         raise UserError(f"the tables can't be written to {out} ({error.strerror}); all cells are kept there") from error
-
-
-@contextmanager
-def said_what_is_kept(out: Path | None) -> Iterator[None]:
-    """Ctrl-C ends the command with a line that says what was kept."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        if out is None:
-            raise UserError("interrupted; nothing was kept: --out FOLDER keeps cells as they end") from None
-        raise UserError(f"interrupted; cells that had ended are kept in {out}: go on with --resume") from None
 
 
 def _fitting(tables: Tables, rows: Sequence[dict[str, str]], width: int) -> tuple[list[str], Table]:

@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from sinkscope.cli.grid_progress import grid_progress, laying_out
-from sinkscope.cli.grid_report import Findings, print_findings, said_what_is_kept, write_findings
+from sinkscope.cli.grid_report import Findings, print_findings, write_findings
 from sinkscope.cli.groups import OptionGroup, takes_groups
+from sinkscope.cli.keeping import KeepingOptions
 from sinkscope.cli.options import Device, Json, names, numbers
 from sinkscope.cli.select.opening import DataOptions, Overwrite, Part, check_figure, open_selective, read_channel
 from sinkscope.errors import UserError
@@ -121,14 +122,13 @@ class PictureOptions(DataOptions):
 def _evaluate(
     sending: SendingOptions,
     pictures: PictureOptions,
+    keeping: KeepingOptions,
     models: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="MODEL...", help=f"Folders of sinkscope select train, or {' or '.join(SHIPPED)}, which ship."
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder that keeps finished cells, and the tables.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Take over the cells that the folder holds.")] = False,
     figure: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw accuracy by share: .svg, .pdf or .png.")
     ] = None,
@@ -137,21 +137,19 @@ def _evaluate(
     as_json: Json = False,
 ) -> None:
     """Classify pictures of which only a share is sent, and compare ways to choose it. Several models are pooled."""
-    if resume and out is None:
-        raise UserError("--resume needs --out, the folder that holds the cells")
     check_figure(figure, overwrite=overwrite)
     grid = sending.grid()  # before a model is loaded for nothing
-    with said_what_is_kept(out):
+    with keeping.told_at_interrupt():
         with laying_out(as_json, "reading models and pictures"):
             asked: list[str | None] = [*dict.fromkeys(models)] if models else [None]
             trained = [open_selective(name, device) for name in asked]
             measures = pictures.measures(trained)
         with grid_progress(as_json) as observer:
-            rows = compare_selectors(measures, grid, out=out, resume=resume, observer=observer)
+            rows = compare_selectors(measures, grid, out=keeping.out, resume=keeping.resume, observer=observer)
     notes = [note for measure in measures for note in measure.notes]
     if grid.digital:
         notes.append(_AT_CAPACITY.format(" and ".join(grid.digital)))
-    _report(rows, list(dict.fromkeys(notes)), out, as_json)
+    _report(rows, list(dict.fromkeys(notes)), keeping.out, as_json)
     if figure is not None:
         from sinkscope.report.figures import write_figure
         from sinkscope.report.selection import accuracy_by_share

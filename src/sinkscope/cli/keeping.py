@@ -1,0 +1,34 @@
+"""Options of commands that keep the cells of a grid in a folder."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sinkscope.cli.groups import OptionGroup
+from sinkscope.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeepingOptions(OptionGroup):
+    """Where cells are kept, and whether those there are taken over."""
+
+    out: Annotated[Path | None, typer.Option(help="Folder that keeps finished cells, and the tables.")] = None
+    resume: Annotated[bool, typer.Option("--resume", help="Take over the cells that the folder holds.")] = False
+
+    def __post_init__(self) -> None:
+        if self.resume and self.out is None:
+            raise UserError("--resume needs --out, the folder that holds the cells")
+
+    @contextmanager
+    def told_at_interrupt(self) -> Iterator[None]:
+        """Ctrl-C ends the command with a line that says what was kept."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            if self.out is None:
+                raise UserError("interrupted; nothing was kept: --out FOLDER keeps cells as they end") from None
+            raise UserError(f"interrupted; cells that had ended are kept in {self.out}: go on with --resume") from None
