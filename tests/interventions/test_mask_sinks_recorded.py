@@ -56,6 +56,17 @@ def test_with_no_keys_the_trace_is_that_of_the_plain_run(
     assert traces[1].attrs["intervention"]["keys"] == 0
 
 
+def test_a_last_batch_may_be_smaller(tiny: Callable[[str], Model], tmp_path: Path) -> None:
+    prompts = [[7, 3, 11], [5, 9, 2], [4, 4, 8], [1, 2, 3], [9, 8, 7]]
+    ways = [{"intervention": MaskSinks(1), "batch_size": size} for size in (3, 1)]
+    threes, ones = (
+        record(tiny("llada-tiny"), prompts, SETTINGS, out=tmp_path / str(number), recording=EXACT, **way)
+        for number, way in enumerate(ways)
+    )
+    for one, other in zip(threes, ones, strict=True):
+        np.testing.assert_allclose(one["removed"], other["removed"], atol=1e-5)  # batches round otherwise
+
+
 @pytest.mark.parametrize("detect_from", ["masked", "clean"])
 def test_a_trace_holds_what_keys_receive_under_the_cut(
     tiny: Callable[[str], Model], tmp_path: Path, detect_from: str

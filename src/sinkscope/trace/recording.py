@@ -26,7 +26,7 @@ from sinkscope.decoding.canvas import Canvas, encode_prompts, lay_out, split_pro
 from sinkscope.decoding.compressing import Compression, prefix_of
 from sinkscope.decoding.forward import Forward
 from sinkscope.decoding.generation import Settings, check_prompts, most_steps, read_text, warn_beyond_training
-from sinkscope.decoding.intervening import Intervention, Removed, at_work, warn_if_nothing
+from sinkscope.decoding.intervening import Intervention, Removed, added, at_work, warn_if_nothing
 from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.errors import UserError
 from sinkscope.families import Model
@@ -293,6 +293,7 @@ class _Recorder:
     def _run(self, batch: _Batch, writers: Mapping[Row, SampleWriter]) -> dict[Row, Step]:
         """Generate and write every step; returns each row's last one."""
         ends: dict[Row, Step] = {}
+        removed: Removed | None = None
         taken = dict.fromkeys(writers, 0)
         most, done = most_steps(self._model, batch.tokens, self._settings), len(self._store.complete_ids())
         with watch(self._model, self._collect(taken), kernel=self._recording.kernel) as watched:
@@ -310,9 +311,11 @@ class _Recorder:
                     writers[row].append(step_arrays(step, taken[row], watched.last, row, self._statistics))
                     ends[row] = step
                     taken[row] += 1
-                self.removed = step.add_to(self.removed)
+                removed = step.add_to(removed)
                 self._observer(done, step, most)
                 watched.collect = self._collect(taken)
+        if removed is not None:
+            self.removed = added(self.removed, removed.whole())
         return ends
 
     def _collect(self, taken: Mapping[Row, int]) -> Collect:
