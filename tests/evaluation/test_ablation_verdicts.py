@@ -1,6 +1,7 @@
 """What a grid says: verdicts, what they compare, and masking that never took place."""
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,23 @@ def test_where_low_scores_are_better_the_cost_is_an_increase() -> None:
     dear, cheap = (Outcome(np.full(9, value), np.ones(9), exact=False) for value in (3.0, 1.0))
     [cost] = contrasts(made_rows(dear, {"lowest": [cheap]}, better="low"))
     assert cost.cost.value == pytest.approx(2.0)
+
+
+def test_sinks_are_compared_with_controls_of_the_same_masking_and_the_same_versions() -> None:
+    published = made_rows(HALF, {"random": [ALL]})
+    same = made_rows(HALF, {"random": [NONE]}, masking=MaskSinks(detect="same", layers=(0, 2)))
+    older = [replace(row, settings={**row.settings, "versions": {"sinkscope": "0"}}) for row in published]
+    first, second, third = contrasts([*published, *same, *older])
+    assert (first.draws, first.masking, second.draws, second.masking) == (1, "", 1, "detect same, layers 0 2")
+    assert (first.cost.value, second.cost.value) == pytest.approx((0.5, -0.5))
+    assert second.to_dict()["masking"] == second.masking and third == first
+    assert [sentence.split(":")[0] for sentence in verdicts([*published, *same])] == [
+        "m, t, top-2", "m, t, top-2 (detect same, layers 0 2)"
+    ]  # fmt: skip
+    told = records([*published, *same])
+    assert [one["masking"] for one in told] == [""] * 4 + ["detect same, layers 0 2"] * 2
+    # The plain run is the same however the others are masked, but not by other versions.
+    assert [one["difference"] is None for one in records([*same[1:], *older[:1]])] == [True] * 3
 
 
 @pytest.mark.parametrize(

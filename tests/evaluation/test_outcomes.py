@@ -19,7 +19,7 @@ from sinkscope.evaluation import ablation
 from sinkscope.evaluation import compressed as compression
 from sinkscope.evaluation.grids import Difference, Outcome, difference, pool
 from sinkscope.evaluation.grids.tables import difference_fields, interval, score_fields, span
-from sinkscope.evaluation.intervals import unanimous_interval, wilson_interval
+from sinkscope.evaluation.intervals import sign_test, unanimous_interval, wilson_interval
 
 LAWS = settings(max_examples=25, deadline=None)
 NATS = Outcome(np.array([3.0]), np.array([2.0]), exact=False)
@@ -62,6 +62,32 @@ def test_where_examples_differ_the_bootstrap_stays() -> None:
     found = difference([exact(*[1, 1, 1, 0] * 20)], [exact(*[1, 1, 0, 0] * 20)])
     low, high = stats.binom.ppf([0.025, 0.975], 80, 0.25) / 80
     assert (found.low, found.high) == pytest.approx((low, high), abs=1.01 / 80)
+
+
+@LAWS
+@given(st.integers(0, 12), st.integers(0, 12))
+def test_the_sign_test_is_that_of_scipy(more: int, fewer: int) -> None:
+    wanted = stats.binomtest(more, more + fewer).pvalue if more + fewer else 1.0
+    assert sign_test(more, fewer) == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize(("more", "fewer"), [(4, 0), (5, 0), (6, 0), (7, 1), (8, 1), (9, 1), (30, 10)])
+@pytest.mark.parametrize("n", [60, 500])
+def test_a_few_answers_that_differ_are_beyond_zero_where_the_sign_test_says_so(more: int, fewer: int, n: int) -> None:
+    same = [1] * (n - more - fewer)
+    ours, theirs = exact(*[1] * more, *[0] * fewer, *same), exact(*[0] * more, *[1] * fewer, *same)
+    one, other = difference([ours], [theirs]), difference([theirs], [ours])
+    assert one.beyond == other.beyond == (stats.binomtest(more, more + fewer).pvalue < 0.05)
+    assert (other.low, other.high) == pytest.approx((-one.high, -one.low), abs=2 / n)
+
+
+@pytest.mark.parametrize("n", range(1, 9))
+def test_of_fewer_than_six_texts_a_difference_has_no_interval(n: int) -> None:
+    dear, cheap = (Outcome(np.linspace(low, low + 1, n), np.ones(n), exact=False) for low in (3.0, 1.5))
+    found = difference([dear], [cheap])
+    assert found.value == pytest.approx(1.5) and found.sure == found.beyond == (n >= 6)
+    rows = ablated(dear, {"lowest": [cheap]}, better="low")
+    assert len(ablation.contrasts(rows)) == len(ablation.verdicts(rows)) == (n >= 6)
 
 
 @pytest.mark.parametrize("n", range(2, 13))

@@ -58,10 +58,10 @@ def test_with_no_keys_the_trace_is_that_of_the_plain_run(
 
 def test_a_last_batch_may_be_smaller(tiny: Callable[[str], Model], tmp_path: Path) -> None:
     prompts = [[7, 3, 11], [5, 9, 2], [4, 4, 8], [1, 2, 3], [9, 8, 7]]
-    ways = [{"intervention": MaskSinks(1), "batch_size": size} for size in (3, 1)]
+    model, masking = tiny("llada-tiny"), MaskSinks(1)
     threes, ones = (
-        record(tiny("llada-tiny"), prompts, SETTINGS, out=tmp_path / str(number), recording=EXACT, **way)
-        for number, way in enumerate(ways)
+        record(model, prompts, SETTINGS, out=tmp_path / str(size), intervention=masking, batch_size=size)
+        for size in (3, 1)
     )
     for one, other in zip(threes, ones, strict=True):
         np.testing.assert_allclose(one["removed"], other["removed"], atol=1e-5)  # batches round otherwise

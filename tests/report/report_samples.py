@@ -2,7 +2,9 @@
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -139,9 +141,11 @@ def excess_sinks(row: NDArray[np.float64], epsilon: float) -> set[int]:
 def cell(
     right: list[float], *, keys: object = None, control: str | None = None, seed: int = 0, model: str = "twin-x",
     task: str = "copy", exact: bool = True, n: int | None = None, better: str = "high",
+    masking: Mapping[str, object] = MappingProxyType({}),
 ) -> str:  # fmt: skip
-    """One line of `cells.jsonl`; `keys` None is the plain run."""
-    intervention = {"keys": keys, "control": control, "seed": seed, "detect": "previous", "how": "scores"}
+    """One line of `cells.jsonl`; `keys` None is the plain run, `masking` what else the intervention sets."""
+    chosen = {"keys": keys, "control": control, "seed": seed}
+    intervention = {**chosen, "detect": "previous", "how": "scores", **masking}
     settings = {
         "model": {"name": model, "revision": None},
         "measure": {"task": task, "n": n or len(right)},

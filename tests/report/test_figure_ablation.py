@@ -54,7 +54,6 @@ def test_cells_are_read_as_they_were_measured(folder: Path) -> None:
         ("top-1", "random", 0), ("excess 3.0 sum", "sinks", 0),
     ]  # fmt: skip
     assert copy.rows[1].outcome.numerators.tolist() == RIGHT["top-5"]
-    assert copy.masking == "detect previous, how scores"
     assert {row.task for row in sort.rows} == {"sort"}
     assert len(sort.rows) == 2
 
@@ -112,6 +111,31 @@ def test_cells_of_other_sizes_are_kept_apart(tmp_path: Path) -> None:
     )
     found = figures.read_ablations(tmp_path)
     assert [[row.outcome.n for row in one.rows] for one in found] == [[2, 2], [3, 3]]
+
+
+def test_ways_of_masking_are_kept_apart_and_told(tmp_path: Path) -> None:
+    same = {"detect": "same", "first_step": 0, "layers": [0], "queries": ["committed"]}
+    (tmp_path / "cells.jsonl").write_text(
+        cell([1.0, 1.0]) + cell([1.0, 0.0], keys=1) + cell([0.0, 0.0], keys=1, masking=same)
+    )
+    published, other = figures.read_ablations(tmp_path)
+    assert [[row.outcome.score for row in one.rows] for one in (published, other)] == [[1.0, 0.5], [1.0, 0.0]]
+    figure = figures.FIGURES["ablation"].draw(figures.Inputs(ablations=(published, other)))
+    assert [" ".join(ax.get_title("left").split()) for ax in figure.axes] == [
+        "twin-x, copy, n = 2", "twin-x, copy, n = 2, detect same, first step 0, layers 0, qu…",
+    ]  # fmt: skip
+    assert "queries: all; detect previous, detect from masked, how scores" in caption_of(figure)
+    assert "queries: committed; detect same" in caption_of(figure)
+    axes = [figures.ablation_curves(one.rows) for one in (published, other)]
+    assert [ax.get_xlabel() for ax in axes] == [
+        "keys masked in every layer and head",
+        "keys masked in a layer and head",
+    ]
+    assert "queries: committed" in settings_of(axes[1])
+    with pytest.raises(
+        UserError, match="masked in one way, got '' and 'detect same, first step 0, layers 0, queries c"
+    ):
+        figures.ablation_curves([*published.rows, *other.rows])
 
 
 def test_a_grid_that_was_run_is_drawn(tmp_path: Path) -> None:

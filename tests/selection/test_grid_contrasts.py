@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -37,6 +38,41 @@ def test_draws_are_one_point() -> None:
     assert point.outcome.score == pytest.approx(12 / N) and point.spread is None
     assert point.weighed("most") == 0.7 and point.weighed("rho") == 0.125 and point.weighed("fits") is None
     assert list(point.scores.values()) == pytest.approx([12 / N])
+
+
+def test_models_count_alike_however_many_draws_they_have() -> None:
+    draws = [made_row(Cell(way="random", alpha=0.5, seed=seed), first(32), "a") for seed in range(3)]
+    rows = [*rows_of("a", {"gates": 32}), *draws, *rows_of("b", {"gates": 36, "random": 36})]
+    [together] = [one for one in contrasts(points(rows)) if len(one.point.models) == 2]
+    assert together.gain.value == pytest.approx(0) and together.draws == 1
+    assert together.point.outcome.score == pytest.approx(34 / N)
+
+
+def test_models_are_put_together_in_whatever_order_they_were_run() -> None:
+    rows = [*rows_of("b", {"random": 10}), *rows_of("a", {"gates": 20, "random": 10}), *rows_of("b", {"gates": 30})]
+    [together] = [one for one in contrasts(points(rows)) if len(one.point.models) == 2]
+    assert together.gain.value == pytest.approx(15 / N)
+    assert not [sentence for sentence in verdicts(points(rows)) if "not set against" in sentence]
+    assert len({point.experiment for point in points(rows) if len(point.models) == 2}) == 1
+
+
+def test_budgets_are_kept_or_broken_row_by_row() -> None:
+    rows = [
+        made_row(Cell(way="gates", alpha=0.3), first(9), model, asked=asked, most=asked)
+        for model, asked in (("a", 15 / 49), ("b", 5 / 16))
+    ]
+    assert not any("was asked for" in sentence for sentence in verdicts(points(rows)))
+    rows.append(made_row(Cell(way="gates", alpha=0.3), first(9), "c", asked=0.3, most=0.31))
+    assert any("was asked for" in sentence for sentence in verdicts(points(rows)))
+
+
+def test_other_packages_behind_a_cell_are_no_other_experiment() -> None:
+    """Noise is sionna's and files are pillow's; their versions stand in a cell where they decided its numbers."""
+    file, random = rows_of("m", {"jpeg": 20, "random": 10})
+    file = replace(file, settings={**file.settings, "versions": {**file.settings["versions"], "pillow": "1"}})
+    assert [one.gain.value for one in contrasts(points([file, random]))] == pytest.approx([10 / N])
+    other = replace(random, settings={**random.settings, "versions": {**file.settings["versions"], "torch": "1"}})
+    assert contrasts(points([file, other])) == []
 
 
 def test_a_cell_alone_keeps_wilsons_interval() -> None:

@@ -1,8 +1,8 @@
-"""How sure a share of right answers is, and a mean of examples that all say the same."""
+"""How sure a share of right answers is, a mean of examples that all say the same, and a few that differ."""
 
 from __future__ import annotations
 
-from math import sqrt
+from math import comb, sqrt
 from statistics import NormalDist
 
 from sinkscope.errors import UserError
@@ -51,6 +51,16 @@ def unanimous_interval(
     _check_confidence(confidence)
     others = 1 - ((1 - confidence) / 2) ** (1 / n)
     return value - others * (value - least), value + others * (most - value)
+
+
+def sign_test(more: int, fewer: int) -> float:
+    """How probable it is that so many examples, or more, lie on one side where either is as likely: the two-sided
+    exact sign test, 1 where there are none. Of paired right answers it is McNemar's exact test (Q. McNemar,
+    Psychometrika 12 (1947), pages 153 to 157).
+    """
+    differ = more + fewer
+    tail = sum(comb(differ, count) for count in range(min(more, fewer) + 1))
+    return min(1.0, float(2 * tail / 2**differ))
 
 
 def _check_confidence(confidence: float) -> None:

@@ -1,12 +1,12 @@
 """What a grid says: does masking sinks cost more than masking a control?
 
-For every number of keys the sinks' run is set against each control over the same examples, the control's draws
-averaged: the mean score of its draws on each resample of the examples. Beyond a control is a difference whose 95 %
-interval leaves out zero.
+For every number of keys the sinks' run is set against each control over the same examples, masked in the same way by
+the same versions, the control's draws averaged: the mean score of its draws on each resample of the examples. Beyond a
+control is a difference whose 95 % interval leaves out zero.
 
 Each comparison says what it compares: whether the control masked as many keys and took as much attention away at the
 step itself. A control that fell short of what it is to equal, keys or mass, says little. A run in which nothing was
-masked is not compared, and nothing is where one example is all there is.
+masked is not compared, and nothing is where there are too few examples for an interval.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ class Contrast:
     model: str
     task: str
     keys: str
+    masking: str
+    """How keys are masked, where that is not as published."""
     control: str
     draws: int
     cost: Difference
@@ -73,6 +75,7 @@ class Contrast:
             "model": self.model,
             "task": self.task,
             "keys": self.keys,
+            "masking": self.masking,
             "control": self.control,
             "draws": self.draws,
             "cost": self.cost.value,
@@ -96,9 +99,10 @@ def plain_difference(row: Row, rows: Sequence[Row]) -> Difference | None:
 
 
 def contrasts(rows: Sequence[Row]) -> list[Contrast]:
-    """Every sinks' run against every control of the same keys, but for runs in which nothing was masked, and where one
-    example is all there is."""
-    return [_contrast(row, some) for row, some in _pairs(rows) if not _untouched([row, *some]) and row.outcome.n > 1]
+    """Every sinks' run against every control of the same keys, but for runs in which nothing was masked, and where
+    there are too few examples for an interval."""
+    found = (_contrast(row, some) for row, some in _pairs(rows) if not _untouched([row, *some]))
+    return [one for one in found if one.cost.sure]
 
 
 def verdicts(rows: Sequence[Row]) -> list[str]:
@@ -108,8 +112,8 @@ def verdicts(rows: Sequence[Row]) -> list[str]:
         untouched = _untouched([row, *some])
         if untouched:
             said.append(_uncompared(row, untouched[0]))
-        elif row.outcome.n > 1:
-            said.append(_sentence(_contrast(row, some)))
+        elif (found := _contrast(row, some)).cost.sure:
+            said.append(_sentence(found))
     return list(dict.fromkeys(said))
 
 
@@ -119,12 +123,16 @@ def _pairs(rows: Sequence[Row]) -> list[tuple[Row, list[Row]]]:
     for row in rows:
         if row.cell.masked != SINKS:
             continue
-        alike = [one for one in rows if same_examples(one, row) and one.cell.keys == row.cell.keys and one is not row]
+        alike = [one for one in rows if same_examples(one, row) and _masked_alike(one, row) and one is not row]
         controls = dict.fromkeys(one.cell.masked for one in alike if one.cell.masked != SINKS)
         found += [(row, [one for one in alike if one.cell.masked == control]) for control in controls]
         if not controls and row.nothing_masked is not None:
             found.append((row, []))
     return found
+
+
+def _masked_alike(one: Row, other: Row) -> bool:
+    return one.cell.keys == other.cell.keys and one.masking == other.masking
 
 
 def _untouched(rows: Sequence[Row]) -> list[Row]:
@@ -138,6 +146,7 @@ def _contrast(row: Row, others: Sequence[Row]) -> Contrast:
         model=row.model,
         task=row.task,
         keys=row.cell.keys,
+        masking=row.masking,
         control=others[0].cell.masked,
         draws=len(others),
         cost=difference(*pair),
@@ -159,7 +168,7 @@ def _mean(removed: Sequence[Removal], name: str) -> float:
 
 
 def _uncompared(row: Row, untouched: Row) -> str:
-    where = f"{row.model}, {row.task}, {row.cell.keys}"
+    where = _where(row.model, row.task, row.cell.keys, row.masking)
     if untouched is row:
         return f"{where}: nothing was masked, so nothing is compared: {row.nothing_masked}"
     control = untouched.cell.masked
@@ -175,13 +184,17 @@ def _sentence(one: Contrast) -> str:
         what = "no difference shown between sinks and"
     control = one.control if one.draws == 1 else f"{one.control}, mean of {one.draws} draws"
     cost = f"({one.cost.value:+.3f}, {one.cost.low:+.3f} to {one.cost.high:+.3f})"
-    said = f"{one.model}, {one.task}, {one.keys}: {what} {control} {cost}"
+    said = f"{_where(one.model, one.task, one.keys, one.masking)}: {what} {control} {cost}"
     if one.sinks is None or one.other is None:
         return said
     keys = _compared(one.other.keys, one.sinks.keys, ("fewer", "as many", "more"), "keys", _AS_MANY, 1)
     mass = _compared(one.other.removed, one.sinks.removed, ("less", "as much", "more"), "attention", _AS_MUCH, 2)
     said = f"{said}; the control masked {keys} and removed {mass}"
     return said if one.shortfall is None else f"{said}; UNEQUAL: {one.shortfall}"
+
+
+def _where(model: str, task: str, keys: str, masking: str) -> str:
+    return f"{model}, {task}, {keys}" + (f" ({masking})" if masking else "")
 
 
 def _compared(

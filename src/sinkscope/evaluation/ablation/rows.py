@@ -11,6 +11,9 @@ from sinkscope.evaluation.ablation.grid import Cell
 from sinkscope.evaluation.grids.rows import MeasuredRow, number_in, stated_by
 from sinkscope.interventions import MaskSinks
 
+_CHOICE = ("keys", "control", "seed")
+"""Of an intervention, what says which keys are masked; the rest says how."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Row(MeasuredRow):
@@ -18,6 +21,19 @@ class Row(MeasuredRow):
 
     cell: Cell
     removed: Removal | None
+
+    @property
+    def masking(self) -> str:
+        """How keys are masked, whichever they are: settings that are not as published, in words; often none."""
+        if self.cell.intervention is None:
+            return ""
+        published, settings = vars(MaskSinks()), vars(self.cell.intervention)
+        others = {name: settings[name] for name in settings if settings[name] != published[name]}
+        return ", ".join(
+            f"{name.replace('_', ' ')} {' '.join(map(str, value)) if isinstance(value, tuple) else value}"
+            for name, value in others.items()
+            if name not in _CHOICE
+        )
 
     @property
     def nothing_masked(self) -> str | None:

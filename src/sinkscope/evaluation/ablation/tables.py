@@ -5,7 +5,7 @@ from types import MappingProxyType
 
 from sinkscope.evaluation.ablation.contrasts import plain_difference
 from sinkscope.evaluation.ablation.rows import Row
-from sinkscope.evaluation.grids.running import PACKAGES
+from sinkscope.evaluation.grids.rows import PACKAGES
 from sinkscope.evaluation.grids.tables import (
     Record,
     Tables,
@@ -21,6 +21,7 @@ COLUMNS: Mapping[str, str] = MappingProxyType(
     {
         "keys": "the rule that sinks were found by",
         "masked": "the sinks, or a control's keys in their place (#2: its second draw)",
+        "otherwise": "what is not as published in how keys were masked",
         "score": "of all examples",
         "95 % interval": "of the score",
         "difference": "score minus that of the plain run on the same examples, with its 95 % interval",
@@ -39,7 +40,9 @@ def records(rows: Sequence[Row]) -> list[Record]:
     """One flat record a cell.
 
     score in `unit`, better when high or low; low, high: its 95 % interval, where it has one. difference: score minus
-    the plain run's; of one example it has no interval. experiment: a digest of model and measure.
+    the plain run's; of too few examples it has no interval. masking: how keys are masked, where that is not as
+    published.
+    experiment: a digest of model and measure.
     nothing_masked: where an intervention took nothing away, why that may be; there is no difference then. keys_cut:
     keys masked in a layer and head with sinks. mass: attention removed at the step itself. sink_mass, cut_mass:
     received attention of the sinks and of what was cut, by the map they were found in. mask_share: share of the masked
@@ -57,6 +60,7 @@ def _record(row: Row, rows: Sequence[Row]) -> Record:
         "keys": row.cell.keys,
         "masked": row.cell.masked,
         "draw": row.cell.draw,
+        "masking": row.masking,
         "n": row.outcome.n,
         "unit": row.unit,
         "better": row.better,
@@ -104,6 +108,7 @@ def _shown(one: Record) -> dict[str, str]:
     return {
         "keys": one["keys"],
         "masked": one["masked"] if one["draw"] == 0 else f"{one['masked']} #{one['draw'] + 1}",
+        "otherwise": one["masking"],
         "score": f"{one['score']:.3f}",
         "95 % interval": span(one["low"], one["high"]),
         "difference": difference,

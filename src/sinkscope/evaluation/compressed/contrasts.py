@@ -62,13 +62,16 @@ def whole_difference(row: Row, rows: Sequence[Row]) -> Difference | None:
 
 
 def contrast(row: Row, rows: Sequence[Row]) -> Contrast | None:
-    """A row against random keys; None for random itself, where there is none, where nothing was dropped, and where one
-    example is all there is."""
+    """A row against random keys; None for random itself, where there is none, where nothing was dropped, and where
+    there are too few examples for an interval."""
     controls = [one for one in rows if same_examples(one, row) and _is_control_of(one, row)]
-    compared = row.cell.compress is not None and row.cell.scorer != CONTROL and controls and row.outcome.n > 1
+    compared = row.cell.compress is not None and row.cell.scorer != CONTROL and controls
     if not compared or any(one.nothing_dropped for one in [row, *controls]):
         return None
     ours, theirs = [row.outcome], [one.outcome for one in controls]
+    gain = difference(ours, theirs) if row.better == "high" else difference(theirs, ours)
+    if not gain.sure:
+        return None
     return Contrast(
         model=row.model,
         task=row.task,
@@ -78,7 +81,7 @@ def contrast(row: Row, rows: Sequence[Row]) -> Contrast | None:
         kept=row.cell.kept,
         draws=len(controls),
         n=row.outcome.n,
-        gain=difference(ours, theirs) if row.better == "high" else difference(theirs, ours),
+        gain=gain,
     )
 
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from sinkscope.evaluation.compressed.contrasts import contrast, whole_difference
 from sinkscope.evaluation.compressed.rows import Row
-from sinkscope.evaluation.grids.running import PACKAGES
+from sinkscope.evaluation.grids.rows import PACKAGES
 from sinkscope.evaluation.grids.tables import (
     Record,
     Tables,

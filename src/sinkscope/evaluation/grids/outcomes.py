@@ -5,7 +5,8 @@ over positions. Intervals draw examples with replacement (the bootstrap of B. Ef
 pages 1 to 26), both sides of a difference the same examples; a share of right answers has Wilson's interval. Where
 right answers differ alike in all examples, or in none, resamples have no width: the interval of their difference allows
 for examples that are otherwise and were not drawn (`unanimous_interval`). So does that of fewer than six, of which
-nothing is beyond zero.
+nothing is beyond zero. Resamples are too sure where few examples differ: two runs of right answers that the exact sign
+test can't tell apart (`sign_test`) have zero in their interval. Fewer than six texts give a difference no interval.
 
 Misleads: intervals are about the choice of examples alone, not about training, wording or a control's draws. Of
 likelihoods that differ by the same amount in every text, as where one text is repeated, the interval has no width.
@@ -16,18 +17,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import inf
+from math import inf, isfinite
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sinkscope.evaluation.intervals import unanimous_interval, wilson_interval
+from sinkscope.evaluation.intervals import sign_test, unanimous_interval, wilson_interval
 
 RESAMPLES = 2000
 _LEVEL = (2.5, 97.5)
 _FEW = 6
-"""Of fewer right answers the sign test can't tell anything from chance, were all on one side."""
+"""Of fewer examples the sign test can't tell anything from chance, were all on one side."""
+_CHANCE = 0.05
 _ROUNDING = 1e-9
 _LARGEST = 1e100
 """Of a sum that is read; squares and products of such are still numbers."""
@@ -88,11 +90,16 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Difference:
-    """A paired difference of two scores with its 95 % interval; of one example everything is in it."""
+    """A paired difference of two scores with its 95 % interval; of too few examples everything is in it."""
 
     value: float
     low: float
     high: float
+
+    @property
+    def sure(self) -> bool:
+        """Whether there are enough examples for an interval."""
+        return isfinite(self.low)
 
     @property
     def beyond(self) -> bool:
@@ -103,13 +110,16 @@ class Difference:
 def difference(first: Sequence[Outcome], second: Sequence[Outcome]) -> Difference:
     """Score of the first minus score of the second; each the mean of some outcomes over the same examples."""
     n, value = first[0].n, _mean([one.score for one in first]) - _mean([one.score for one in second])
-    if n == 1:
+    exact = all(one.exact for one in (*first, *second))
+    if n < (2 if exact else _FEW):
         return Difference(value, -inf, inf)
     draws = _resampled([*first, *second], n)
     low, high = _interval(draws[: len(first)].mean(0) - draws[len(first) :].mean(0))
-    if all(one.exact for one in (*first, *second)) and (n < _FEW or _unanimous(first, second)):
+    if exact and (n < _FEW or _unanimous(first, second)):
         least, most = unanimous_interval(value, n, -1, 1)
         low, high = min(low, least), max(high, most)
+    elif exact and len(first) == len(second) == 1 and _by_chance(first[0], second[0]):
+        low, high = min(low, 0.0), max(high, 0.0)
     return Difference(value, low, high)
 
 
@@ -131,6 +141,12 @@ def _unanimous(first: Sequence[Outcome], second: Sequence[Outcome]) -> bool:
     """Whether the right answers differ alike in all examples."""
     ours, theirs = (np.mean([one.numerators for one in some], axis=0) for some in (first, second))
     return bool(np.ptp(ours - theirs) < _ROUNDING)
+
+
+def _by_chance(ours: Outcome, theirs: Outcome) -> bool:
+    """Whether the answers that differ may lie on either side by chance."""
+    apart = ours.numerators - theirs.numerators
+    return sign_test(int((apart > 0).sum()), int((apart < 0).sum())) >= _CHANCE
 
 
 def _agree(draws: Sequence[Outcome]) -> bool:

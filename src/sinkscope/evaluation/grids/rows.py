@@ -10,6 +10,8 @@ from typing import Any
 
 from sinkscope.evaluation.grids.outcomes import Outcome
 
+PACKAGES = ("sinkscope", "torch", "transformers")
+"""Whose versions are kept with every cell; cells of other versions are not compared."""
 _DIGEST = 12
 _LARGEST = 1e18
 """Of what is measured: times, bytes, tokens."""
@@ -35,7 +37,7 @@ class MeasuredRow:
 
     @property
     def experiment(self) -> str:
-        """Model and measure, as text that is the same for the same."""
+        """Model, measure and versions of what measured, as text that is the same for the same."""
         return json.dumps(_experiment(self), sort_keys=True)
 
     @property
@@ -98,9 +100,13 @@ def number_in(kept: Mapping[str, Any], name: str, least: float = 0.0, most: floa
 
 
 def same_examples(one: MeasuredRow, other: MeasuredRow) -> bool:
-    """Whether two rows are of the same model and the same measure."""
+    """Whether two rows are of the same model and the same measure, and measured by the same versions."""
     return _experiment(one) == _experiment(other)
 
 
 def _experiment(row: MeasuredRow) -> dict[str, Any]:
-    return {name: row.settings[name] for name in ("model", "measure")}
+    versions = row.settings.get("versions", {})
+    return {
+        **{name: row.settings[name] for name in ("model", "measure")},
+        "versions": {name: versions.get(name) for name in PACKAGES},
+    }

@@ -21,6 +21,7 @@ from sinkscope.errors import UserError
 from sinkscope.evaluation.ablation import Outcome, Row
 from sinkscope.evaluation.ablation.grid import PLAIN, SINKS
 from sinkscope.evaluation.grids import pool
+from sinkscope.interventions import MaskSinks
 from sinkscope.report.figures.inputs import Inputs
 from sinkscope.report.figures.labels import caption, entitle, printable, shortened
 from sinkscope.report.figures.panels import fresh_axes, legend_above, only_outer_labels, panels
@@ -38,16 +39,20 @@ _APART = 0.09
 
 @house_style
 def ablation_curves(rows: Sequence[Row], *, ax: Axes | None = None) -> Axes:
-    """Draw the cells of one model and task. Returns the axes, `ax` or new ones.
+    """Draw the cells of one model and task, masked in one way. Returns the axes, `ax` or new ones.
 
-    Raises `UserError` for no cells, and for cells of several models or tasks.
+    Raises `UserError` for no cells, for cells of several models or tasks, and for several ways of masking.
     """
     if len({(row.model, row.task) for row in rows}) != 1:
         raise UserError("ablation curves take the cells of one model and one task: draw others on axes of their own")
+    ways = _ways(rows)
+    if len(ways) > 1:
+        raise UserError(f"ablation curves take cells that are masked in one way, got {' and '.join(map(repr, ways))}")
     ax = fresh_axes(4.2, 2.7) if ax is None else ax
     paint(ax, rows)
     ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    entitle(ax, row_title(rows), f"rule: as named below the axis; scale: that of the rule; queries: all; {INTERVALS}")
+    small_print = f"rule: as named below the axis; scale: that of the rule; {_how(rows)}; {INTERVALS}"
+    entitle(ax, row_title(rows), small_print)
     return ax
 
 
@@ -71,7 +76,8 @@ def paint(ax: Axes, rows: Sequence[Row]) -> None:
         if family_of(keys[place]) != family_of(keys[place - 1]):
             ax.axvline(place - 0.5, color=BASE, linewidth=0.5)
     ax.set_xticks(np.arange(len(keys)), [_broken(one) for one in keys])
-    ax.set_xlabel("keys masked in every layer and head")
+    restricted = any(one.layers is not None or one.heads is not None for one in _interventions(rows))
+    ax.set_xlabel(f"keys masked in {'a' if restricted else 'every'} layer and head")
     name_score(ax, rows[0].better)
     ax.set_ylim(bottom=-_FLOOR * ax.get_ylim()[1])  # points at 0 are seen whole
 
@@ -113,8 +119,28 @@ def _broken(keys: str) -> str:
 
 
 def row_title(rows: Sequence[Row]) -> str:
-    """Model, task and number of examples."""
-    return f"{printable(shortened(rows[0].model, 40))}, {printable(rows[0].task)}, n = {rows[0].outcome.n}"
+    """Model, task, number of examples, and how keys are masked where that is not as published."""
+    what = f"{printable(shortened(rows[0].model, 40))}, {printable(rows[0].task)}, n = {rows[0].outcome.n}"
+    return ", ".join([what, *(shortened(way, 40) for way in _ways(rows) if way)])
+
+
+def _ways(rows: Sequence[Row]) -> list[str]:
+    """How keys are masked."""
+    return list(dict.fromkeys(row.masking for row in rows if row.cell.intervention is not None))
+
+
+def _how(rows: Sequence[Row]) -> str:
+    """Queries that lose keys, and how they are found and taken away, in words."""
+    return "; ".join(dict.fromkeys(_in_words(one) for one in _interventions(rows)))
+
+
+def _in_words(masking: MaskSinks) -> str:
+    queries = "all" if masking.queries is None else " ".join(masking.queries)
+    return f"queries: {queries}; detect {masking.detect}, detect from {masking.detect_from}, how {masking.how}"
+
+
+def _interventions(rows: Sequence[Row]) -> list[MaskSinks]:
+    return [row.cell.intervention for row in rows if row.cell.intervention is not None]
 
 
 @figure("ablation", "scores when sinks or controls are masked, with 95 % intervals")
@@ -131,6 +157,6 @@ def ablation_panels(inputs: Inputs) -> Figure:
         handles |= {str(name): handle for handle, name in zip(*ax.get_legend_handles_labels(), strict=True)}
     only_outer_labels(axes, ACROSS)
     legend_above(drawn, handles.values(), handles.keys())
-    masking = "; ".join(dict.fromkeys(one.masking for one in inputs.ablations))
-    caption(drawn, f"rule: as named below the axes; queries: all; {masking}; {INTERVALS}")
+    masking = _how([row for one in inputs.ablations for row in one.rows])
+    caption(drawn, f"rule: as named below the axes; {masking}; {INTERVALS}")
     return drawn

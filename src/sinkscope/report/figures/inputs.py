@@ -41,8 +41,6 @@ class Subject:
 class Ablation:
     """The cells of one model and task that differ in nothing but which keys are masked."""
 
-    masking: str
-    """What all its masked cells share, in words."""
     rows: tuple[Row, ...]
 
 

@@ -74,15 +74,18 @@ def spread_fields(prefix: str, found: Spread | None) -> dict[str, float | None]:
 
 def contrast(point: Point, among: Sequence[Point]) -> Contrast | None:
     """A point against random patches; None for random itself and for the whole, where there is no control, and where
-    one picture is all there is."""
+    there are too few pictures for an interval."""
     control = _control_of(point, among)
-    if point.cell.way in (CONTROL, WHOLE) or control is None or point.outcome.n == 1:
+    if point.cell.way in (CONTROL, WHOLE) or control is None:
+        return None
+    gain = difference(point.outcomes, control.outcomes)
+    if not gain.sure:
         return None
     ours, theirs = point.scores, control.scores
     return Contrast(
         point=point,
         draws=control.draws,
-        gain=difference([row.outcome for row in point.rows], [row.outcome for row in control.rows]),
+        gain=gain,
         models=spread([ours[model] - theirs[model] for model in ours]) if len(ours) > 1 else None,
     )
 
@@ -109,8 +112,8 @@ def verdicts(among: Sequence[Point]) -> list[str]:
 
 def breaks_budget(point: Point) -> bool:
     """Whether more was sent of any picture than was asked for."""
-    most, asked = point.weighed("most"), point.weighed("asked")
-    return most is not None and asked is not None and most > asked + _ROUNDING
+    kept = [(row.weighed.most, row.weighed.asked) for row in point.rows]
+    return any(most is not None and asked is not None and most > asked + _ROUNDING for most, asked in kept)
 
 
 def _control_of(point: Point, among: Sequence[Point]) -> Point | None:

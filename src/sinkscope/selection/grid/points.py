@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import lcm
 from statistics import fmean
 
 from sinkscope.evaluation.grids import Outcome, pool
@@ -31,8 +32,8 @@ class Point:
 
     @property
     def models(self) -> tuple[str, ...]:
-        """What the models are known by, each once."""
-        return tuple(self.by_model)
+        """What the models are known by, each once, sorted."""
+        return tuple(sorted(self.by_model))
 
     @property
     def name(self) -> str:
@@ -42,12 +43,12 @@ class Point:
     @property
     def experiment(self) -> str:
         """Digests of models and pictures, the same for the same."""
-        return " ".join(rows[0].experiment_digest for rows in self.by_model.values())
+        return " ".join(self.by_model[model][0].experiment_digest for model in self.models)
 
     @property
     def draws(self) -> int:
-        """Of every model."""
-        return len(self.rows) // len(self.models)
+        """Of every model, at least."""
+        return min(map(len, self.by_model.values()))
 
     @cached_property
     def by_model(self) -> dict[str, list[Row]]:
@@ -58,9 +59,15 @@ class Point:
         return found
 
     @cached_property
+    def outcomes(self) -> list[Outcome]:
+        """Of all rows; those of a model with fewer draws again and again, so that every model counts alike."""
+        most = lcm(*map(len, self.by_model.values()))
+        return [row.outcome for rows in self.by_model.values() for row in rows * (most // len(rows))]
+
+    @cached_property
     def outcome(self) -> Outcome:
         """Of everything, picture by picture."""
-        pooled = pool([row.outcome for row in self.rows])
+        pooled = pool(self.outcomes)
         assert pooled is not None
         return pooled
 
