@@ -144,6 +144,21 @@ def test_the_validation_part_and_files_that_can_not_be_read(sinkscope: Command, 
     assert fewer.endswith("has 9 pictures, all are taken where 1000 were asked for")
 
 
+def test_a_figure_is_made_with_its_folder_and_of_models_that_go_together(
+    sinkscope: Command, model: Path, tmp_path: Path
+) -> None:
+    words = "--selector gates,random --digital resized --alpha 0.3 --snr none,0 --rate 0.5 --n 9"
+    options = words.split()
+    figure = tmp_path / "new" / "deep" / "one.svg"
+    assert "resized" in sinkscope("select", "evaluate", model, *options, "--figure", figure).table
+    assert figure.read_text().lstrip().startswith("<?xml")
+    soft = load_selective(model)
+    soft.model.mode = "soft"
+    save_selective(soft, tmp_path / "soft")
+    said = sinkscope("select", "evaluate", model, tmp_path / "soft", *options, "--figure", tmp_path / "two.svg").mistake
+    assert "were trained exact and soft: give --mode, or draw each alone" in said
+
+
 def test_an_interrupted_comparison_says_what_was_kept(
     sinkscope: Command, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

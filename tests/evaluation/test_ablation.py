@@ -32,6 +32,7 @@ from sinkscope.evaluation.intervals import wilson_interval
 from sinkscope.families import Model, load_model
 from sinkscope.interventions import MaskSinks
 from sinkscope.sinks import Excess
+from sinkscope.trace.lock import LOCK, WriterLock
 
 LAWS = settings(max_examples=25, deadline=None)
 
@@ -170,6 +171,15 @@ def test_a_folder_that_holds_something_else_is_refused(twin: Model, tmp_path: Pa
     with pytest.raises(UserError, match=said):
         grid_of(twin)(out=folder, resume=kind == "damaged")
     assert [file for file in tmp_path.rglob("*") if file.is_file() and file.read_text() == "mine\n"] or kind == "file"
+
+
+def test_a_grid_killed_in_its_first_cell_begins_again(twin: Model, tmp_path: Path) -> None:
+    lock = WriterLock(tmp_path)
+    with pytest.raises(UserError, match="another process is writing"):
+        grid_of(twin)(out=tmp_path)
+    lock.release()
+    (tmp_path / LOCK).touch()  # a killed process leaves the file, and no lock on it
+    assert grid_of(twin)(out=tmp_path, resume=True)
 
 
 def test_everything_is_checked_before_the_first_cell(twin: Model, tmp_path: Path) -> None:

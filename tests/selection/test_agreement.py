@@ -4,7 +4,9 @@ import pytest
 import torch
 from tiny_vits import pictures, selective
 
+from sinkscope.cli.select.agree import averaged
 from sinkscope.errors import UserError
+from sinkscope.report.selection import agreement_bars
 from sinkscope.selection.agreement import OTHERS, agreement
 from sinkscope.selection.selectors import SELECTORS, AtGate
 
@@ -17,7 +19,18 @@ def test_every_gate_is_compared_with_every_other_way() -> None:
     n = model.backbone.patches
     first, last = -(-n // 2), -(-n // 4)  # gates keep a half, then a quarter
     assert [one.chance for one in found] == pytest.approx([first / n] * 3 + [last / first] * 3)
-    assert all(-1 <= one.correlation <= 1 and 0 <= one.overlap <= 1 for one in found)
+    for one in found:
+        assert one.correlation is not None and -1 <= one.correlation <= 1 and 0 <= one.overlap <= 1
+
+
+def test_one_patch_alone_has_no_order() -> None:
+    model = selective("vit")
+    found = list(agreement(model, pictures(model.backbone, 3), 0.0005))
+    assert [one.correlation is None for one in found] == [False] * 3 + [True] * 3
+    averaged_ones = averaged([(3, found), (3, found)])
+    assert [one.correlation is None for one in averaged_ones] == [False] * 3 + [True] * 3
+    assert averaged_ones[0].correlation == pytest.approx(found[0].correlation)
+    agreement_bars(averaged_ones)
 
 
 def test_gates_that_copy_an_other_agree_with_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,7 @@ def test_single_pictures_are_timed_where_wanted() -> None:
 
 @pytest.mark.parametrize("name", ["noise, test", "digits, test (20%, seed 0)", "noise, test, 4 of 9"])
 def test_a_test_part_is_refused(name: str) -> None:
-    with pytest.raises(UserError, match="is a test part"):
+    with pytest.raises(UserError, match="must be measured on a validation split"):
         operating_table(trained(), replace(picture_set(3), name=name), (0.5,), (0.5,), (0.0,))
 
 

@@ -12,6 +12,7 @@ import pytest
 import safetensors.torch
 import small_trainings
 import torch
+from safetensors import SafetensorError
 from transformers import ViTConfig, ViTForImageClassification
 
 from sinkscope.errors import UserError
@@ -85,6 +86,27 @@ def test_weights_that_are_no_numbers(shipped: Path) -> None:
         load_selective(shipped)
 
 
+def test_a_full_disk_at_the_end_is_one_line(digits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("safetensors.torch.save_file", full)
+    with pytest.raises(UserError, match=r"model can't be written \(I/O error: No space left on device"):
+        train_selective(TINY, digits, tmp_path / "out", source="digits")
+
+
+def test_half_a_recipe_that_a_kill_left_is_in_nobodys_way(digits: Splits, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "recipe.json.unfinished").write_text("{")
+    train_selective(TINY, digits, tmp_path / "out", source="digits")
+
+
+def test_a_device_that_accelerate_does_not_take_is_refused(digits: Splits, tmp_path: Path) -> None:
+    """accelerate chooses the GPU: where it would take another than the one named, that is said."""
+    with pytest.raises(UserError, match="accelerate trains on cpu here, not on meta; name that device"):
+        train_selective(TINY, digits, tmp_path / "out", source="digits", device="meta")
+
+
 def test_other_data_or_another_start_is_another_training(digits: Splits, tmp_path: Path) -> None:
     out = tmp_path / "out"
     one, other = (load_backbone(stock(tmp_path / str(seed), 10, seed), 10) for seed in (0, 1))
@@ -103,12 +125,16 @@ def test_a_network_for_other_classes_gets_a_head_of_its_own(digits: Splits, tmp_
         train_selective(
             TINY, digits, tmp_path / "a", source="digits", start=ViTForImageClassification.from_pretrained(name)
         )
-    network = load_backbone(name, 10)
+    torch.manual_seed(5)
+    network, again, other = (load_backbone(name, 10, seed) for seed in (1, 1, 2))
     assert network.num_labels == 10
+    heads = [one.state_dict()["classifier.weight"] for one in (network, again, other)]
+    assert torch.equal(heads[0], heads[1]) and not torch.equal(heads[0], heads[2])
     own = ViTForImageClassification.from_pretrained(name).state_dict()
     found = network.state_dict()
     assert all(torch.equal(found[key], own[key]) for key in own if "classifier" not in key)
     train_selective(TINY, digits, tmp_path / "b", source="digits", start=network)
+    train_selective(TINY, digits, tmp_path / "b", source="digits", start=load_backbone(name, 10, 1))  # goes on
 
 
 def test_a_training_that_goes_astray_ends(digits: Splits, tmp_path: Path) -> None:

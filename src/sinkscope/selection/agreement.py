@@ -32,8 +32,8 @@ class Agreement:
     gate: int
     """The block that it stands before"""
     other: str
-    correlation: float
-    """Spearman's, -1 to 1"""
+    correlation: float | None
+    """Spearman's, -1 to 1; None where one patch is left, which has no order"""
     overlap: float
     """Share of the gate's choice, 0 to 1"""
     chance: float
@@ -72,10 +72,11 @@ def agreement(model: SelectiveViT, images: torch.Tensor, alpha: float) -> Iterat
         there = own.shape[-1]
         ours, theirs = (scores.argsort(dim=-1, descending=True)[:, : counts[place]] for scores in (own, other))
         shared = (ours.unsqueeze(-1) == theirs.unsqueeze(1)).any(-1)
+        ranks = spearman(own.double().cpu().numpy(), other.double().cpu().numpy())
         yield Agreement(
             gate=model.gate_places[place],
             other=name,
-            correlation=float(np.nanmean(spearman(own.double().cpu().numpy(), other.double().cpu().numpy()))),
+            correlation=None if np.isnan(ranks).all() else float(np.nanmean(ranks)),
             overlap=float(shared.double().mean()),
             chance=counts[place] / there,
         )

@@ -61,8 +61,8 @@ def save_selective(trained: Trained, folder: Path) -> None:
         model.backbone.network.save_pretrained(folder / BACKBONE)  # type: ignore[operator]
         safetensors.torch.save_file(_own(model), folder / WEIGHTS)
         (folder / CARD).write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{folder} can't be written ({error.strerror or error})") from error
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{folder} can't be written ({str(error).splitlines()[0]})") from error
 
 
 def load_selective(name: str | Path) -> Trained:
@@ -138,11 +138,11 @@ def _network(folder: Path, name: str) -> transformers.PreTrainedModel:
     return _loaded(name, str(folder), local_files_only=True)
 
 
-def load_backbone(name: str, classes: int) -> transformers.PreTrainedModel:
+def load_backbone(name: str, classes: int, seed: int = 0) -> transformers.PreTrainedModel:
     """A vision transformer of transformers to train gates for, from a folder or a hub; no code of theirs is run.
 
-    classes: how many it is to tell apart; where it was trained for others its head is drawn anew. Raises `UserError`
-    for what is none of the classes that can be wrapped, and for a checkpoint that lacks other weights.
+    classes: how many it is to tell apart; where it was trained for others its head is drawn anew, by `seed`. Raises
+        `UserError` for what is none of the classes that can be wrapped, and for a checkpoint that lacks other weights.
     """
     try:
         config = transformers.AutoConfig.from_pretrained(name)
@@ -154,7 +154,9 @@ def load_backbone(name: str, classes: int) -> transformers.PreTrainedModel:
             f"{name} is {', '.join(config.architectures or ['of no class'])}; tokens can be selected in "
             f"{', '.join(sorted(BACKBONES))}"
         )
-    return _loaded(known[0], name, heads=True, num_labels=classes, ignore_mismatched_sizes=True)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return _loaded(known[0], name, heads=True, num_labels=classes, ignore_mismatched_sizes=True)
 
 
 def _loaded(kind: str, place: str, *, heads: bool = False, **settings: Any) -> transformers.PreTrainedModel:

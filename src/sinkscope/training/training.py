@@ -29,6 +29,7 @@ from sinkscope.evaluation.memory import memory_advice
 from sinkscope.families import load_model
 from sinkscope.families.model import parse_device
 from sinkscope.training import checkpoints, objectives
+from sinkscope.training.accelerating import accelerator_on
 from sinkscope.training.checkpoints import Progressed
 from sinkscope.training.corpus import batch
 from sinkscope.training.export import configuration, export
@@ -171,7 +172,7 @@ def _to(run: _Run, done: Progressed, stop: int, observer: Observer | None) -> Pr
 
 
 def _prepare(kind: Kind, recipe: Recipe, out: Path, device: str, checkpoint: Path | None) -> _Run:
-    accelerator = _accelerator(recipe, parse_device(device))
+    accelerator = accelerator_on(parse_device(device), recipe.precision)
     network = initial_network(recipe, kind, out)
     made = optimizers(network, recipe)
     rates = schedules(made, recipe.warm_up, recipe.cosines(kind))
@@ -180,18 +181,3 @@ def _prepare(kind: Kind, recipe: Recipe, out: Path, device: str, checkpoint: Pat
     if checkpoint is not None:
         accelerator.load_state(str(checkpoint))
     return _Run(recipe, kind, accelerator, network, prepared, rates)
-
-
-def _accelerator(recipe: Recipe, device: torch.device) -> Accelerator:
-    mixed = {"bfloat16": "bf16", "float32": "no"}[recipe.precision]
-    try:
-        accelerator = Accelerator(cpu=device.type == "cpu", mixed_precision=mixed)
-    except ValueError as error:  # another precision or device was chosen in this process, or the device lacks bfloat16
-        raise UserError(f"accelerate does not train in {recipe.precision} on {device} here: {error}") from error
-    found = accelerator.device
-    if found.type != device.type or (found.index or 0) != (device.index or 0):
-        raise UserError(
-            f"accelerate trains on {found} here, not on {device}; name that device, or choose a GPU by "
-            "CUDA_VISIBLE_DEVICES"
-        )
-    return accelerator

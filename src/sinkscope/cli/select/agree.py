@@ -1,6 +1,6 @@
 """`sinkscope select agree`: do the gates choose what attention looks at, or what has low key norms?"""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -68,16 +68,24 @@ def _agree(
 
 def averaged(parts: Sequence[tuple[int, Sequence[Agreement]]]) -> list[Agreement]:
     """Means over all pictures, of means over some: (pictures, agreements) each, in one order."""
-    total = sum(count for count, _ in parts)
-    first = parts[0][1]
     return [
         replace(
             one,
-            correlation=sum(count * some[place].correlation for count, some in parts) / total,
-            overlap=sum(count * some[place].overlap for count, some in parts) / total,
+            correlation=_mean((count, some[place].correlation) for count, some in parts),
+            overlap=_mean((count, some[place].overlap) for count, some in parts) or 0.0,
         )
-        for place, one in enumerate(first)
+        for place, one in enumerate(parts[0][1])
     ]
+
+
+def _mean(weighted: Iterable[tuple[int, float | None]]) -> float | None:
+    """Of the numbers that there are, by their weights."""
+    known = [(count, value) for count, value in weighted if value is not None]
+    return sum(count * value for count, value in known) / sum(count for count, _ in known) if known else None
+
+
+def _signed(correlation: float | None) -> str:
+    return "" if correlation is None else f"{correlation:+.3f}"
 
 
 def _tell(
@@ -97,7 +105,7 @@ def _tell(
             }
         )
         return
-    rows = [[one.gate, one.other, f"{one.correlation:+.3f}", one.overlap, one.chance] for one in found]
+    rows = [[one.gate, one.other, _signed(one.correlation), one.overlap, one.chance] for one in found]
     columns = ["gate before block", "beside", "correlation", "overlap", "chance"]
     console.out.print(console.table(title, columns, rows, caption=CAPTION))
     for note in measure.notes:

@@ -10,7 +10,7 @@ import typer
 
 from sinkscope.cli.groups import OptionGroup, takes_groups
 from sinkscope.cli.options import Device, Json
-from sinkscope.cli.select.control_report import Controlled, tell
+from sinkscope.cli.select.control_report import SLACK, Controlled, tell
 from sinkscope.cli.select.measuring import TableOptions, read_table, write_table
 from sinkscope.cli.select.opening import OneModel, Overwrite, check_figure, open_selective
 from sinkscope.errors import UserError
@@ -33,7 +33,7 @@ from sinkscope.selection.control import (
 STD = 5.0
 TRIED = (*(10.0 ** (half / 2) for half in range(6, -13, -1)), 0.0)
 """V over mu; 0 sends the least that can be."""
-_TUNING, _SLACK = 10_000, 0.01
+_TUNING = 10_000
 _TINY = np.finfo(float).tiny
 _ALLOWS_ALL = OperatingTable(
     alphas=(1.0,), rates=(1.0,), snrs=(0.0,), accuracy=np.zeros((1, 1, 1)), rho=np.full((1, 1), _TINY),
@@ -101,7 +101,7 @@ class RuleOptions(OptionGroup):
             return self.v
         tried = process.draw(min(slots, _TUNING), seed + 1)
         values = [self.mu * one for one in TRIED]
-        return choose_v(table, self.limit, values, tried, last=len(tried), slack=_SLACK, **self.settings)
+        return choose_v(table, self.limit, values, tried, last=len(tried), slack=SLACK, **self.settings)
 
 
 def _control(

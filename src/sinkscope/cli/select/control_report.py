@@ -22,7 +22,8 @@ ABOUT = {
     FIXED: "the best point, in all slots",
     ORACLE: "knows all SNRs beforehand",
 }
-_SLACK = 0.01
+SLACK = 0.01
+"""By how much a mean rate may be above its limit and is said to keep it."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -87,10 +88,10 @@ def said(found: Controlled) -> list[str]:
     ]
     if found.chosen:
         sentences.append(
-            f"V = {found.V:.3g} is the largest tried that kept the limit, within {_SLACK:.0%}, in a run with seed "
+            f"V = {found.V:.3g} is the largest tried that kept the limit, within {SLACK:.0%}, in a run with seed "
             f"{found.seed + 1}"
         )
-    if found.adaptive.mean_rate > found.limit * (1 + _SLACK):
+    if found.adaptive.mean_rate > found.limit * (1 + SLACK):
         sentences.append(
             f"over these slots {ADAPTIVE} sent {found.adaptive.mean_rate:.4g}, more than the limit of "
             f"{found.limit:.4g}: what the queue holds at the end is still owed; a smaller V or more slots come closer"

@@ -143,6 +143,8 @@ def _evaluate(
         with laying_out(as_json, "reading models and pictures"):
             asked: list[str | None] = [*dict.fromkeys(models)] if models else [None]
             trained = [open_selective(name, device) for name in asked]
+            if figure is not None:
+                _check_drawn_together(trained, grid)
             measures = pictures.measures(trained)
         with grid_progress(as_json) as observer:
             rows = compare_selectors(measures, grid, out=keeping.out, resume=keeping.resume, observer=observer)
@@ -152,9 +154,21 @@ def _evaluate(
     _report(rows, list(dict.fromkeys(notes)), keeping.out, as_json)
     if figure is not None:
         from sinkscope.report.figures import write_figure
+        from sinkscope.report.outputs import make_folder
         from sinkscope.report.selection import accuracy_by_share
 
+        make_folder(figure.parent)
         write_figure(accuracy_by_share(rows), figure)
+
+
+def _check_drawn_together(trained: Sequence[Trained], grid: Grid) -> None:
+    """Raise `UserError` for models whose gates keep budgets in several ways, so that no line is of all models."""
+    modes = sorted({one.model.mode for one in trained})
+    if len(modes) > 1 and None in grid.modes:
+        raise UserError(
+            f"--figure draws all models on the same lines, and these were trained {' and '.join(modes)}: give --mode, "
+            "or draw each alone"
+        )
 
 
 def _report(rows: list[Row], notes: list[str], out: Path | None, as_json: bool) -> None:

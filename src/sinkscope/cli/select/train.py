@@ -56,7 +56,7 @@ def _train(
     recipe = recipe_from({**({} if there is None else there.to_dict()), **changes})
     source = data or default_source()
     splits = load_images(source, size=image_size)
-    network = None if start is None else load_backbone(start, len(splits.classes))
+    network = None if start is None else load_backbone(start, len(splits.classes), recipe.seed)
     skipped = describe_skipped(splits.skipped)
     if skipped is not None and not as_json:
         console.err.print(skipped, markup=False, highlight=False, soft_wrap=True)

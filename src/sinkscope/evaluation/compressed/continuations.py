@@ -32,7 +32,7 @@ from sinkscope.evaluation.compressed.metering import Meter, fresh_cache
 from sinkscope.evaluation.compressed.watching import watched_for
 from sinkscope.evaluation.compressed.ways import WAYS
 from sinkscope.evaluation.grids.examples import Examples, check_naming
-from sinkscope.evaluation.grids.outcomes import Outcome
+from sinkscope.evaluation.grids.outcomes import FEW, Outcome
 from sinkscope.evaluation.grids.which_texts import texts_for
 from sinkscope.evaluation.inputs import check_lengths, warn_beyond_training
 from sinkscope.families import Model
@@ -129,14 +129,14 @@ def make_continuations(model: Model, examples: Examples, when: str | None, windo
     texts = texts_for(model, examples)
     # The number asked for is of windows; texts are drawn by their own number.
     windows = [one for text in encode_prompts(model, list(texts.texts)) for one in cut(model, text, window)]
-    return _laid_out(model, "perplexity", windows, examples, when, window, {**texts.settings()}, texts.notes)
+    return _laid_out(model, "perplexity", windows, examples, when, window, {**texts.settings()})
 
 
 def make_file(model: Model, examples: Examples, when: str | None, window: int, file: Path, name: str) -> Continuations:
     """Windows of a file that is one text. name: what it is called."""
     check_model(model)
     [tokens] = encode_prompts(model, read_text(file))
-    return _laid_out(model, name, cut(model, tokens, window), examples, when, window, {"texts": name}, ())
+    return _laid_out(model, name, cut(model, tokens, window), examples, when, window, {"texts": name})
 
 
 def check_model(model: Model) -> None:
@@ -182,13 +182,17 @@ def cut(model: Model, tokens: Sequence[int], window: int) -> list[Window]:
 
 def _laid_out(
     model: Model, task: str, windows: Sequence[Window], examples: Examples, when: str | None, window: int,
-    texts: dict[str, Any], notes: tuple[str, ...],
+    texts: dict[str, Any],
 ) -> Continuations:  # fmt: skip
     way = "context" if when is None else when
     if not windows:
         raise UserError(f"{texts['texts']} has no window of at least {LEAST} tokens; give longer texts")
     taken = tuple(windows[: examples.n])
-    few = ("n = 1, so there is no interval, and nothing is said of other texts",) if len(taken) == 1 else ()
+    notes = []
+    if len(taken) < examples.n:
+        notes.append(f"{texts['texts']} gives {len(taken)} windows, all are taken where {examples.n} were asked for")
+    if len(taken) < FEW:
+        notes.append(f"of fewer than {FEW} windows a difference has no interval, so nothing is said of other texts")
     laid = Continuations(
         model=model,
         task=task,
@@ -196,7 +200,7 @@ def _laid_out(
         when=WAYS[way].name,
         batch_size=examples.batch_size,
         texts={**texts, "window": window},
-        notes=(*notes, *few),
+        notes=tuple(notes),
     )
     laid.check(None)
     warn_beyond_training(model, [one.length for one in taken])

@@ -27,7 +27,7 @@ from sinkscope.evaluation.intervals import sign_test, unanimous_interval, wilson
 
 RESAMPLES = 2000
 _LEVEL = (2.5, 97.5)
-_FEW = 6
+FEW = 6
 """Of fewer examples the sign test can't tell anything from chance, were all on one side."""
 _CHANCE = 0.05
 _ROUNDING = 1e-9
@@ -111,11 +111,11 @@ def difference(first: Sequence[Outcome], second: Sequence[Outcome]) -> Differenc
     """Score of the first minus score of the second; each the mean of some outcomes over the same examples."""
     n, value = first[0].n, _mean([one.score for one in first]) - _mean([one.score for one in second])
     exact = all(one.exact for one in (*first, *second))
-    if n < (2 if exact else _FEW):
+    if n < (2 if exact else FEW):
         return Difference(value, -inf, inf)
     draws = _resampled([*first, *second], n)
     low, high = _interval(draws[: len(first)].mean(0) - draws[len(first) :].mean(0))
-    if exact and (n < _FEW or _unanimous(first, second)):
+    if exact and (n < FEW or _unanimous(first, second)):
         least, most = unanimous_interval(value, n, -1, 1)
         low, high = min(low, least), max(high, most)
     elif exact and len(first) == len(second) == 1 and _by_chance(first[0], second[0]):

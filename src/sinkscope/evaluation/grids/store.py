@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from sinkscope.errors import UserError
-from sinkscope.trace.lock import WriterLock
+from sinkscope.trace.lock import LOCK, WriterLock
 
 NAME = "cells.jsonl"
 Kept = tuple[dict[str, Any], dict[str, Any]]
@@ -75,13 +76,13 @@ def open_cells(folder: Path | None, form: CellForm, *, resume: bool) -> Iterator
         raise UserError(
             f"{folder} holds cells already; go on with them (--resume; in Python resume=True) or name another folder"
         )
-    if not there and folder.exists() and any(folder.iterdir()):
+    if not there and folder.exists() and any(one.name != LOCK for one in folder.iterdir()):
         raise UserError(f"{folder} holds other files; name a new or an empty folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        lock = WriterLock(folder)
     except OSError as error:
-        raise UserError(f"{folder} can't be made ({error.strerror}); name another folder") from error
-    lock = WriterLock(folder)
+        raise UserError(f"{folder} can't be made or written ({error.strerror}); name another folder") from error
     try:
         yield CellStore(folder, form)
     finally:
@@ -132,7 +133,7 @@ def _read(file: Path, form: CellForm) -> dict[str, dict[str, Any]]:
         whole = _whole_lines(content)
         cells = {_key(settings): measured for settings, measured in _parsed(file, whole, form)}
         if whole != content:
-            file.write_bytes(whole)
+            os.truncate(file, len(whole))
     except OSError as error:
         raise UserError(
             f"{file} can't be read and written on ({error.strerror}): remove it to run all anew, or name another folder"

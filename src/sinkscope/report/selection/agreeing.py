@@ -67,6 +67,8 @@ def agreement_bars(
 def _write(ax: Axes, some: Mapping[float, Agreement]) -> None:
     """The correlation above every bar, by its place."""
     for place, one in some.items():
+        if one.correlation is None:
+            continue
         ax.annotate(
             f"{one.correlation:+.2f}".replace("-", "−"), (place, one.overlap), xytext=(0, 1.5),
             textcoords="offset points", ha="center", va="bottom", fontsize=6.3, gid="correlation",

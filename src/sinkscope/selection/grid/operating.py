@@ -7,14 +7,12 @@ Costs one pass over the pictures a cell and draw, and `repeats` single pictures 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 
-from sinkscope.errors import UserError
 from sinkscope.evaluation.grids import Observer
 from sinkscope.selection.channels import Channel, find_channel
 from sinkscope.selection.control import OperatingTable
@@ -27,9 +25,6 @@ from sinkscope.selection.grid.points import points
 from sinkscope.selection.grid.running import run_cells
 from sinkscope.selection.link import Link
 from sinkscope.selection.saved import Trained
-
-_TEST = re.compile(r", test\b")
-"""In the name of a part of a data set"""
 
 
 def operating_table(
@@ -55,8 +50,6 @@ def operating_table(
     the first rate; 0 leaves the latency out. out: folder that keeps the cells. Raises `UserError` for a test part, for
     axes that do not ascend, and for what a comparison refuses.
     """
-    if _TEST.search(validation.name):
-        raise UserError(f"{validation.name} is a test part; an operating table is measured on the validation part")
     measure = measure_on(trained, validation, split="validation", n=n, batch_size=batch_size)
     found = find_channel(channel) if isinstance(channel, str) else channel
     cells = [

@@ -23,6 +23,8 @@ from accelerate import Accelerator
 from torch.optim import Optimizer
 
 from sinkscope.errors import UserError
+from sinkscope.evaluation.memory import memory_advice
+from sinkscope.families.model import parse_device
 from sinkscope.selection.backbones import wrap
 from sinkscope.selection.data import ImageSet, Splits
 from sinkscope.selection.digest import digest
@@ -33,8 +35,10 @@ from sinkscope.selection.learning.recipe import Recipe, recipe_from
 from sinkscope.selection.model import SelectiveViT
 from sinkscope.selection.saved import Trained, load_selective, save_selective
 from sinkscope.training import checkpoints
+from sinkscope.training.accelerating import accelerator_on
 from sinkscope.training.checkpoints import Progressed
 from sinkscope.training.optimizers import optimizer_pair, schedules
+from sinkscope.training.whole import write_whole
 
 RECIPE, MODEL = "recipe.json", "model"
 START = Progressed(step=0, loss=0.0, seconds=0.0)
@@ -115,7 +119,8 @@ def train_selective(
 ) -> Trained:
     """Train in `out`, or go on there; the finished model lies in out/model.
 
-    Raises `UserError` for a folder with another recipe, a damaged checkpoint, and pictures that do not fit the model.
+    Raises `UserError` for a folder with another recipe, a damaged checkpoint, pictures that do not fit the model, a
+    device that accelerate does not train on, and where memory or the disk does not suffice.
     """
     model = new_model(recipe, splits, start)
     model.backbone.check_images(splits.train.pixels(torch.arange(1)))
@@ -128,8 +133,9 @@ def train_selective(
         splits = replace(splits, train=splits.train.take(recipe.pictures, seed=recipe.seed))
     learnt = {"data": digest(splits.train.images, splits.train.labels), "start": digest(*model.state_dict().values())}
     _keep_recipe(recipe, source, learnt, out)
-    for part in parts_of(recipe):
-        _learn(part, model, recipe, splits, out, Accelerator(cpu=device == "cpu"), observer)
+    with memory_advice("memory does not suffice for this training; lower batch, width or depth, in another folder"):
+        for part in parts_of(recipe):
+            _learn(part, model, recipe, splits, out, accelerator_on(parse_device(device)), observer)
     trained = Trained(model.eval().cpu(), source, splits.train.classes, recipe.to_dict(), str(out / MODEL))
     save_selective(trained, out / MODEL)
     return load_selective(out / MODEL)
@@ -142,9 +148,9 @@ def _keep_recipe(recipe: Recipe, source: str, learnt: Mapping[str, str], out: Pa
     try:
         out.mkdir(parents=True, exist_ok=True)
         if not file.exists():
-            if any(out.iterdir()):
+            if any(not one.name.startswith(RECIPE) for one in out.iterdir()):  # a kill may have left half a recipe
                 raise UserError(f"{out} holds other files; name a new or an empty folder")
-            file.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")
+            write_whole(file, json.dumps(wanted, indent=1) + "\n")
             return
         there = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
