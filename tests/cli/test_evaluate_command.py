@@ -1,9 +1,11 @@
 """`sinkscope evaluate`: what it prints, and what it refuses."""
 
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from cli_runs import Command
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -32,6 +34,7 @@ def test_json_is_what_the_library_measures(sinkscope: Command, folder: Path) -> 
     found = sinkscope("evaluate", folder, *given, "--device", "cpu", "--json").document
     model = load_model(folder, device="cpu")
     assert found["model"] == {"name": str(folder), "revision": None, "dtype": "torch.float32", "device": "cpu"}
+    assert found["versions"]["torch"] == version("torch") and "transformers" in found["versions"]
     for shown, name in zip(found["scores"], ("passkey", "sort"), strict=True):
         wanted: dict[str, Any] = evaluate(model, name, n=5, seed=3, room=40, batch_size=2).to_dict()
         assert shown.pop("seconds") > 0
@@ -49,6 +52,14 @@ def test_all_tasks_of_the_little_language_by_default(sinkscope: Command, folder:
     assert "95 % interval" in shown
     assert "0.000 to 0.658" in shown  # none of two
     assert "seed 0, room 64" in shown
+
+
+def test_memory_that_runs_out_is_told(sinkscope: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_out(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(LlamaForCausalLM, "forward", run_out)
+    assert "memory ran out; fewer texts at once (--batch-size)" in sinkscope("evaluate", folder, "--limit", 2).mistake
 
 
 def test_a_task_named_twice_is_run_once(sinkscope: Command, folder: Path) -> None:

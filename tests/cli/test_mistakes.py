@@ -268,6 +268,8 @@ def trace_path(tiny: Callable[[str], Model], tmp_path_factory: pytest.TempPathFa
         (("--rule", "threshold", "--value", 1.5), "1.5"),
         (("--rule", "zscore", "--k", 50), "can never fire"),
         (("--rule", "top-k", "--k", 1.5), "k of rule 'top-k' must be a whole number of at least 1, got 1.5"),
+        (("--rule", "top-k", "--k", "inf"), "k of rule 'top-k' must be a whole number of at least 1, got inf"),
+        (("--rule", "first", "--k", "nan"), "k of rule 'first' must be a whole number of at least 1, got nan"),
         (("--rule", "zscore", "--epsilon", 3), "epsilon"),
         (("--group", "everyone"), "unknown group of queries 'everyone'"),
         (("--group", "committed"), "committed"),

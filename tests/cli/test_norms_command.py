@@ -1,5 +1,6 @@
 """`sinkscope norms`: tables and one JSON document, settings that are taken, and every mistake in one line."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -54,6 +55,13 @@ def test_samples_can_be_named(sinkscope: Command, traces: Path) -> None:
     found = sinkscope("norms", traces / "dlm", "--rule", "first", "--sample", "q1", "--json").document
     assert found["samples"] == 1
     assert found["tables"]["correlation"]["data"]["low"]["values"] == [None] * 2
+
+
+def test_values_that_are_damaged_are_one_line(sinkscope: Command, traces: Path, tmp_path: Path) -> None:
+    damaged = Path(shutil.copytree(traces / "causal", tmp_path / "damaged"))
+    for chunk in damaged.rglob("received/c*"):
+        chunk.write_bytes(chunk.read_bytes()[:20])
+    assert str(damaged) in sinkscope("norms", damaged, "--rule", "first").mistake
 
 
 @pytest.mark.parametrize(

@@ -224,6 +224,8 @@ def test_rolling_sums_the_whole_text(made: Callable[..., SinkscopeLM]) -> None:
         by_hand += sum(float(rows[len(given) + at - 1, token]) for at, token in enumerate(scored))
     assert value == pytest.approx(by_hand, rel=1e-5)
     assert short == pytest.approx(lm.loglikelihood(requests("loglikelihood", ("", "Hi")))[0][0], abs=1e-5)
+    assert [run.requests for run in lm._runs][:1] == [2]  # of windows there are more
+    assert lm.loglikelihood_rolling(requests("loglikelihood_rolling", ("",))) == [0.0]
     bound = made("llada", mc_num=2).loglikelihood_rolling(requests("loglikelihood_rolling", ("Hi there",)))
     assert bound[0] < 0
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import xarray as xr
+from scipy import stats  # type: ignore[import-untyped]
 from sink_samples import autoregressive, causal_maps, diffusion
 
 from sinkscope.errors import UserError
@@ -139,8 +140,10 @@ def test_lifetimes_count_every_run_once() -> None:
         censored = np.concatenate([run["censored"].values[run["layer"].values == layer] for run in runs])
         here = table.sel(layer=layer)
         assert int(here["runs"]) == lengths.size
-        assert float(here["mean_lifetime"]) == pytest.approx(lengths.mean())
-        assert float(here["median_lifetime"]) == np.sort(lengths)[(lengths.size - 1) // 2]
+        assert float(here["mean_seen"]) == pytest.approx(lengths.mean())
+        survival = stats.ecdf(stats.CensoredData.right_censored(lengths, censored)).sf
+        ends = [length for length in np.unique(lengths) if survival.evaluate(length) <= 0.5 + 1e-9]
+        np.testing.assert_equal(float(here["median_lifetime"]), min(ends, default=np.nan))
         assert int(here["longest"]) == lengths.max()
         assert float(here["censored_share"]) == pytest.approx(censored.mean())
 
@@ -154,7 +157,40 @@ def test_the_median_of_an_even_number_of_runs_is_the_lower_one() -> None:
     )
     table = single(sample, "lifetimes", Threshold(0.5))
     assert table["median_lifetime"].values.tolist() == [1.0]
-    assert table["mean_lifetime"].values.tolist() == [2.0]
+    assert table["mean_seen"].values.tolist() == [2.0]
+
+
+def test_sinks_that_live_to_the_end_have_no_median() -> None:
+    received = np.full((5, 1, 1, 3), 0.1)
+    received[..., 0] = 0.9
+    dims = ("step", "layer", "head", "position")
+    sample = xr.Dataset(
+        {"received": (dims, received)}, coords={d: np.arange(n) for d, n in zip(dims, received.shape, strict=True)}
+    )
+    table = single(sample, "lifetimes", Threshold(0.5))
+    assert np.isnan(table["median_lifetime"]).all() and table["censored_share"].values.tolist() == [1.0]
+
+
+def test_steps_that_the_group_sat_out_are_not_compared() -> None:
+    """Committed in the current block: nobody at each block's first step."""
+    sample = diffusion(7, generated=8, block=4).sample
+    group = received_from(sample, "block-committed")
+    asked = group.notnull().any(["layer", "head", "position"] if "head" in group.dims else ["layer", "position"]).values
+    assert asked.tolist() == [False, True, True, True] * 2
+    sinks = find_sinks(sample, RULE, received=group)
+    overlap = jaccard_steps(sinks)
+    np.testing.assert_array_equal(
+        overlap.isnull().all(overlap.dims[1:]), [True, False, False, True, True, False, False]
+    )
+    values = jaccard(
+        sinks.isel(step=slice(None, -1)).drop_vars("exists").assign_coords(step=overlap["step"]),
+        sinks.isel(step=slice(1, None)).drop_vars("exists"),
+    )
+    table = single(sample, "motion", group="block-committed")
+    known = values.isel(step=[1, 2, 5, 6])
+    np.testing.assert_allclose(table["jaccard_steps"], known.mean([dim for dim in known.dims if dim != "layer"]))
+    recall = recall_of_first(group, 5).isel(step=[2, 3, 5, 6, 7])  # step 1 is the first that asks
+    np.testing.assert_allclose(table["recall_of_first"], recall.mean([dim for dim in recall.dims if dim != "layer"]))
 
 
 def test_moves_next_to_a_step_that_the_group_sat_out_do_not_count() -> None:

@@ -6,6 +6,7 @@ import typer
 
 from sinkscope.cli import console
 from sinkscope.cli.options import Device, Dtype, Json, ModelName, Revision, open_model
+from sinkscope.cli.origin import origin
 from sinkscope.evaluation import LITTLE, ROOM, Score, find_task, plan_evaluation
 from sinkscope.families import Model
 
@@ -21,7 +22,7 @@ def _evaluate(
         list[str] | None,
         typer.Option(help=f"May be repeated; all of the little language if left out: {', '.join(LITTLE)}."),
     ] = None,
-    n: Annotated[int, typer.Option("--n", min=1, help="Held-out examples of each task.")] = 1000,
+    n: Annotated[int, typer.Option("--n", "--limit", min=1, help="Held-out examples of each task.")] = 1000,
     seed: Annotated[int, typer.Option(help="Seed of the examples.")] = 0,
     room: Annotated[int, typer.Option(min=1, help="Tokens that an example's text may take.")] = ROOM,
     batch_size: Annotated[int, typer.Option(min=1, help="Examples run together.")] = 64,
@@ -44,13 +45,7 @@ def _evaluate(
 
 def _report(model: Model, scores: list[Score], as_json: bool) -> None:
     if as_json:
-        origin = {
-            "name": model.name,
-            "revision": model.revision,
-            "dtype": str(model.dtype),
-            "device": str(model.device),
-        }
-        console.print_json({"model": origin, "scores": [score.to_dict() for score in scores]})
+        console.print_json({**origin(model), "scores": [score.to_dict() for score in scores]})
         return
     columns = ["task", "score", "95 % interval", "n", "seconds"]
     rows = [[one.task, one.score, f"{one.low:.3f} to {one.high:.3f}", one.n, one.seconds] for one in scores]

@@ -23,6 +23,7 @@ from sinkscope.cli.options import (
     open_model,
     prompts_from,
 )
+from sinkscope.cli.origin import origin
 from sinkscope.decoding import encode_prompts, generate
 from sinkscope.decoding.generation import check_prompts, most_steps, warn_beyond_training
 
@@ -78,14 +79,8 @@ def _generate(
                     result["removed"] = done.removed.row(row).to_dict()
                 results.append(result)
     if as_json:
-        origin = {
-            "name": model.name,
-            "revision": model.revision,
-            "dtype": str(model.dtype),
-            "device": str(model.device),
-        }
         masked = {} if intervention is None else {"intervention": intervention.to_dict()}
-        console.print_json({"model": origin, "settings": asdict(settings), **masked, "results": results})
+        console.print_json({**origin(model), "settings": asdict(settings), **masked, "results": results})
         return
     _print(results)
 

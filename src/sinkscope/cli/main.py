@@ -21,6 +21,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+_MEMORY = (
+    "memory ran out; fewer texts at once (--batch-size), shorter texts, half precision (--dtype bfloat16) or a smaller "
+    "model take less"
+)
 _INTERRUPTED = 130
 """What typer returns in place of a KeyboardInterrupt."""
 
@@ -90,7 +94,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         _quieten_libraries()
         _add_commands()
-        with _cautions_in_one_line():
+        from sinkscope.evaluation.memory import memory_advice  # as late as the commands
+
+        with _cautions_in_one_line(), memory_advice(_MEMORY):
             result = app(args=arguments, prog_name="sinkscope", standalone_mode=False)
         if result == _INTERRUPTED:
             raise KeyboardInterrupt

@@ -14,6 +14,7 @@ from sinkscope.compression.diagnostics import AMONG, NORM_TABLES, NormReport, Wh
 from sinkscope.errors import UserError
 from sinkscope.sinks import GROUPS
 from sinkscope.trace import open_trace
+from sinkscope.trace.reading import reading_values
 
 SHOWN = ("overview", "correlation", "loss", "overlap", "stability")
 """Tables that are printed when none is named."""
@@ -48,7 +49,9 @@ def _norms(
     if unknown:
         raise UserError(f"unknown table {unknown[0]!r}: use one of {', '.join(NORM_TABLES)}")
     trace = open_trace(trace_path)
-    report = summarise_norms(chosen_samples(trace, sample), made, ratio=ratio, which=Which(group=group, among=among))
+    which = Which(group=group, among=among)
+    with reading_values(trace.path):
+        report = summarise_norms(chosen_samples(trace, sample), made, ratio=ratio, which=which)
     if as_json:
         document = report.to_dict()
         document["tables"] = {name: document["tables"][name] for name in names}

@@ -5,7 +5,8 @@
 
 Cost: a few boolean copies of the sinks.
 Where it misleads: a run that still lives at the last step is censored, its lifetime is a lower bound, and dropping
-such runs favours short ones. Lifetimes count recorded steps; a step that the group of queries sat out ends a run.
+such runs favours short ones: `survivors` does neither. Lifetimes count recorded steps; a step that the group of queries
+sat out ends a run.
 """
 
 import numpy as np
@@ -13,6 +14,7 @@ import xarray as xr
 
 from sinkscope.errors import UserError
 
+_ROUNDING = 1e-9
 ALIVE = -1
 """The death of a run that is still a sink at the last step."""
 
@@ -66,3 +68,24 @@ def lifetime_counts(runs: xr.Dataset) -> xr.Dataset:
         },
         coords={"layer": layers, "lifetime": np.arange(1, longest + 1)},
     )
+
+
+def survivors(counts: xr.Dataset) -> xr.DataArray:
+    """Share of sinks that are still alive after so many steps, the dims of the counts of `lifetime_counts`.
+
+    The estimator of E. L. Kaplan and P. Meier, Journal of the American Statistical Association 53 (1958), pages 457 to
+    481, which takes a sink that still lives at the last step for what it is: one whose end was not seen.
+    """
+    ended = counts["runs"] - counts["censored"]
+    backwards = {"lifetime": slice(None, None, -1)}
+    at_risk = counts["runs"].isel(backwards).cumsum("lifetime").isel(backwards)
+    return (1 - ended / at_risk.where(at_risk > 0, 1)).cumprod("lifetime").assign_coords(lifetime=counts["lifetime"])
+
+
+def median_lifetime(counts: xr.Dataset) -> xr.DataArray:
+    """Steps after which at most half of the sinks are alive, by `survivors`; NaN where more live to the end."""
+    few = survivors(counts) <= 0.5 + _ROUNDING
+    lifetime = xr.DataArray(
+        counts["lifetime"].values[few.argmax("lifetime").values], coords=few.isel(lifetime=0).coords
+    )
+    return lifetime.drop_vars("lifetime").where(few.any("lifetime"))

@@ -71,8 +71,15 @@ def jaccard(left: xr.DataArray, right: xr.DataArray) -> xr.DataArray:
 
 
 def jaccard_steps(sinks: xr.DataArray) -> xr.DataArray:
-    """Overlap of every step's sinks with those of the step before, `(step, layer, head)` from the second step on."""
-    return _neighbours(_bare(sinks), "step")
+    """Overlap of every step's sinks with those of the step before, `(step, layer, head)` from the second step on.
+
+    NaN too next to a step at which there is no key, where the sinks carry which keys exist.
+    """
+    overlap = _neighbours(_bare(sinks), "step")
+    if "exists" not in sinks.coords:
+        return overlap
+    asked = sinks["exists"].any("position").drop_vars("exists", errors="ignore")
+    return overlap.where(asked & asked.shift(step=1, fill_value=False))
 
 
 def jaccard_layers(sinks: xr.DataArray) -> xr.DataArray:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
@@ -73,9 +73,12 @@ def score(
     runs = []
     for task, numbers in by_task.items():
         flat = [pair for number in numbers for pair in pairs[number]]
+        if not flat:  # empty texts have no windows
+            found.update({number: [] for number in numbers})
+            continue
         with counting(task, len(flat)) as observer, smaller_batches(arguments.batch_size):
             scores, made = _score(model, arguments, task, kind, flat, observer)
-        runs.append(made)
+        runs.append(replace(made, requests=len(numbers)))
         rest = iter(scores)
         found.update({number: [next(rest) for _ in pairs[number]] for number in numbers})
     return [found[number] for number in range(len(tasks))], runs

@@ -1,8 +1,7 @@
 """How long sinks live, and how far the strongest key of a head moves from step to step.
 
-Lifetimes are drawn as survival: the share of sinks still alive after so many steps, by the estimator of E. L. Kaplan
-and P. Meier, Journal of the American Statistical Association 53 (1958), pages 457 to 481, which takes a sink that
-still lives at the last step for what it is: one whose end was not seen. A life is a run of steps at which one (layer,
+Lifetimes are drawn as survival: the share of sinks still alive after so many steps, by Kaplan and Meier's estimator
+(`sinks.lifetimes.survivors`). A life is a run of steps at which one (layer,
 head, position) is a sink.
 
 Displacement is signed, positive to the right, counted in bins that double in width.
@@ -26,7 +25,7 @@ from sinkscope.report.figures.panels import fresh_axes, panels, percent_axis, wh
 from sinkscope.report.figures.registry import figure
 from sinkscope.report.figures.style import LINES, house_style
 from sinkscope.sinks import SinkRule, displacement, sink_lifetimes
-from sinkscope.sinks.lifetimes import lifetime_counts
+from sinkscope.sinks.lifetimes import lifetime_counts, survivors
 from sinkscope.sinks.tables.base import add_sums
 
 LIVES = "every sink of every layer and head, Kaplan-Meier"
@@ -53,11 +52,9 @@ def survival(samples: _Some, rule: SinkRule, *, group: str = "all") -> xr.DataAr
         raise UserError(ONE_STEP)
     if total is None or not bool((total["runs"] > 0).any()):
         raise UserError("the rule finds no sinks: choose a milder one")
-    ended = (total["runs"] - total["censored"]).values
-    at_risk = total["runs"].values[::-1].cumsum()[::-1]
-    alive = np.cumprod(1 - ended / np.maximum(at_risk, 1))
     steps = np.concatenate([[0], total["lifetime"].values])
-    return xr.DataArray(np.concatenate([[1.0], alive]), dims="steps", coords={"steps": steps}, name="alive")
+    alive = np.concatenate([[1.0], survivors(total).values])
+    return xr.DataArray(alive, dims="steps", coords={"steps": steps}, name="alive")
 
 
 def move_shares(samples: _Some, *, group: str = "all") -> Moves:

@@ -6,9 +6,12 @@ within one row (one step, layer and head); nothing looks at a neighbouring step.
 
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
+from math import isfinite
 from typing import ClassVar
 
 import xarray as xr
+
+from sinkscope.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -36,3 +39,10 @@ class SinkRule(ABC):
     def settings(self) -> dict[str, str | float | int]:
         """The rule's name and parameters, as plain values from which `make_rule` builds it again."""
         return {"rule": self.name, **asdict(self)}
+
+
+def whole_count(rule: str, k: float) -> int:
+    """k of a rule, as a whole number. Raises `UserError` for a k that is none, or less than 1."""
+    if not isfinite(k) or k != int(k) or k < 1:
+        raise UserError(f"k of rule {rule!r} must be a whole number of at least 1, got {k}")
+    return int(k)

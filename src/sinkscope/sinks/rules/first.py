@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import xarray as xr
 
 from sinkscope.errors import UserError
-from sinkscope.sinks.rules.base import KeyCounts, SinkRule
+from sinkscope.sinks.rules.base import KeyCounts, SinkRule, whole_count
 from sinkscope.sinks.rules.registry import sink_rule
 
 
@@ -22,9 +22,7 @@ class First(SinkRule):
     k: int = 1
 
     def __post_init__(self) -> None:
-        if self.k != int(self.k) or self.k < 1:
-            raise UserError(f"k of rule 'first' must be a whole number of at least 1, got {self.k}")
-        object.__setattr__(self, "k", int(self.k))
+        object.__setattr__(self, "k", whole_count("first", self.k))
 
     def refuse(self, keys: KeyCounts) -> None:
         if self.k > keys.fewest:

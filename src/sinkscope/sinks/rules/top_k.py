@@ -11,7 +11,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from sinkscope.errors import UserError
-from sinkscope.sinks.rules.base import KeyCounts, SinkRule
+from sinkscope.sinks.rules.base import KeyCounts, SinkRule, whole_count
 from sinkscope.sinks.rules.registry import sink_rule
 
 
@@ -23,9 +23,7 @@ class TopK(SinkRule):
     k: int = 1
 
     def __post_init__(self) -> None:
-        if self.k != int(self.k) or self.k < 1:
-            raise UserError(f"k of rule 'top-k' must be a whole number of at least 1, got {self.k}")
-        object.__setattr__(self, "k", int(self.k))
+        object.__setattr__(self, "k", whole_count("top-k", self.k))
 
     def refuse(self, keys: KeyCounts) -> None:
         if self.k > keys.fewest:

@@ -10,7 +10,7 @@ import xarray as xr
 
 from sinkscope.sinks.distance import EDGES, distance_means, distance_sums
 from sinkscope.sinks.lexicon import Lexicon
-from sinkscope.sinks.lifetimes import lifetime_counts, sink_lifetimes
+from sinkscope.sinks.lifetimes import lifetime_counts, median_lifetime, sink_lifetimes
 from sinkscope.sinks.motion import TOP_K, displacement, jaccard_layers, jaccard_steps, recall_of_first, sink_variance
 from sinkscope.sinks.tables.base import Table, View, Vocabulary, per
 from sinkscope.sinks.where import NOWHERE
@@ -48,14 +48,11 @@ def measure_lifetimes(view: View) -> xr.Dataset:
 def finish_lifetimes(sums: xr.Dataset, _: Vocabulary) -> xr.Dataset:
     runs, lifetime = sums["runs"], sums["lifetime"]
     total = runs.sum("lifetime")
-    some = total > 0
-    half_way = (runs.cumsum("lifetime") * 2 >= total).argmax("lifetime")
-    median = xr.DataArray(lifetime.values[half_way.values], dims="layer", coords={"layer": sums["layer"]})
     return xr.Dataset(
         {
             "runs": total,
-            "mean_lifetime": per((runs * lifetime).sum("lifetime"), total),
-            "median_lifetime": median.where(some),
+            "mean_seen": per((runs * lifetime).sum("lifetime"), total),
+            "median_lifetime": median_lifetime(sums),
             "longest": (lifetime.where(runs > 0)).max("lifetime"),
             "censored_share": per(sums["censored"].sum("lifetime"), total),
         }
@@ -72,12 +69,13 @@ def measure_motion(view: View) -> xr.Dataset:
     moves = displacement(view.positions[view.finest])
     recall = recall_of_first(view.received, min(TOP_K, _fewest_keys(view)))
     layers = view.sinks["layer"]
+    first = int((view.positions["keys"] > 0).argmax("step"))  # remembers itself
     sums = {
         **_totals(moves, "displacement"),
         **_totals(abs(moves), "distance_moved"),
         **_totals((moves != 0).where(moves.notnull()), "moved"),
         **_totals(jaccard_steps(view.sinks), "jaccard_steps"),
-        **_totals(recall.isel(step=slice(1, None)), "recall_of_first"),
+        **_totals(recall.isel(step=slice(first + 1, None)), "recall_of_first"),
     }
     between = _totals(jaccard_layers(view.sinks), "jaccard_layers")
     sums |= {name: values.reindex(layer=layers.values, fill_value=0) for name, values in between.items()}

@@ -1,0 +1,20 @@
+"""What a JSON document says of where its numbers come from."""
+
+from importlib.metadata import version
+from typing import Any
+
+from sinkscope.evaluation.grids.rows import PACKAGES
+from sinkscope.families import Model
+
+
+def origin(model: Model) -> dict[str, Any]:
+    """The model with its revision, dtype and device, and the versions of what ran it."""
+    return {
+        "model": {
+            "name": model.name,
+            "revision": model.revision,
+            "dtype": str(model.dtype),
+            "device": str(model.device),
+        },
+        "versions": {name: version(name) for name in PACKAGES},
+    }
