@@ -250,6 +250,9 @@ def test_attention_that_cannot_be_changed_is_refused() -> None:
             pytest.raises(UserError, match=f"attention uses {name}, which sinkscope can't watch or change yet"),
         ):
             forward(attention, **{name: 1.0})
+    for name in ("softcap", "s_aux"):  # SDPA would leave them out without a word
+        with pytest.raises(UserError, match=f"attention uses {name}, .* load it with attention='eager'"):
+            forward(attention, **{name: 1.0})
 
 
 @pytest.mark.parametrize("values", [False, True], ids=["scores", "values"])

@@ -22,6 +22,7 @@ from sinkscope.compression import (
     compress_prefix,
     make_scorer,
 )
+from sinkscope.compression.scorers.base import over_neighbours
 from sinkscope.errors import UserError
 from sinkscope.families import Model
 
@@ -82,6 +83,31 @@ def test_a_short_question_keeps_beside_a_long_one_what_it_keeps_alone(llama: Mod
             alone = kept_after_each_pass(llama, prefix, [question])[0]
             assert together[row] == alone
             assert [len(layer[0]) for layer in alone[0]] == [8] * LAYERS
+
+
+@pytest.mark.parametrize("scorer", [SnapKV(window=3, kernel=7), SparseDLLM(last=3, kernel=5)], ids=lambda one: one.name)
+@pytest.mark.parametrize("number", range(4))
+def test_neighbours_are_keys_and_not_the_padding_between(llama: Model, scorer: Scorer, number: int) -> None:
+    """With windows shorter than the short question keys of the context have keys of the question beside them."""
+    compress = Compress(scorer, Tokens(9), when="both", prune_after=10)
+    questions = [some_tokens(length).tolist() for length in (7 + number, 19)]
+    with ss.watch(llama):
+        prefix = compress_prefix(llama, [some_tokens(CONTEXT).tolist()], compress)
+        together = kept_after_each_pass(llama, prefix, questions)
+        for row, question in enumerate(questions):
+            assert together[row] == kept_after_each_pass(llama, prefix, [question])[0]
+
+
+def test_pooling_goes_over_slots_without_a_key() -> None:
+    values, real = torch.rand(3, 2, 11), torch.rand(3, 2, 11) < 0.6
+    pooled = over_neighbours(
+        lambda some: torch.nn.functional.max_pool1d(some, 3, 1, 1), values.masked_fill(~real, -1), real
+    )
+    for row in range(3):
+        for head in range(2):
+            there = values[row, head][real[row, head]].tolist()
+            wanted = [max(there[max(0, at - 1) : at + 2]) for at in range(len(there))]
+            assert pooled[row, head][real[row, head]].tolist() == wanted
 
 
 def test_the_end_of_the_prompt_is_the_end_of_the_question(llama: Model) -> None:

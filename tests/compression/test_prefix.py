@@ -299,3 +299,22 @@ def test_the_text_of_a_question_gets_no_special_tokens() -> None:
     ).sequences[0]
     question = model.tokenizer("How many cups does Ann have ?", add_special_tokens=False)["input_ids"]
     assert written[: len(context) + len(question)].tolist() == [*context, *question]
+
+
+@pytest.mark.parametrize("control", ["random", "equal-mass"])
+def test_controls_after_a_prefix_are_drawn_beside_a_longer_question_as_alone(
+    llama: Model, context: list[int], control: str
+) -> None:
+    """Padding stands between the prefix and a short question: what is drawn there is no key's."""
+    torch.manual_seed(11)
+    whole = compress_prefix(llama, [context], Compress("key-norm", 1.0))
+    questions = [some_tokens(length).tolist() for length in (2, 13)]
+    masking = ss.MaskSinks(3, control=control, seed=7)
+    seeds = [1, 2]
+    lost = []
+    for asked, drawn in ((questions, seeds), (questions[:1], seeds[:1]), (questions[1:], seeds[1:])):
+        steps = list(ss.decode(llama, asked, SETTINGS, seeds=drawn, intervention=masking, compression=whole))
+        lost.append(torch.stack([step.removed.chosen_mass for step in steps if step.removed is not None]))
+    together, *alone = lost
+    torch.testing.assert_close(together, torch.cat(alone, dim=1), atol=1e-4, rtol=1e-4)
+    assert (together[1:] > 0).all()

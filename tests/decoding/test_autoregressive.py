@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -74,6 +75,15 @@ def test_a_paradigm_refuses_the_other(model: Model, tiny: Callable[[str], Model]
         denoise(model, [1, 2], Denoising())
     with pytest.raises(UserError, match="sees in both directions; use `denoise` and Denoising settings"):
         decode(tiny("llada-tiny"), [1, 2], Decoding())
+    with pytest.raises(UserError, match="sees in both directions; use `denoise` and Denoising settings"):
+        decode(tiny("llada-tiny"), [1, 2])
+    with pytest.raises(UserError, match="has no mask token; use `decode` and Decoding settings"):
+        denoise(model, [1, 2])
+    wrong_settings: list[Any] = [Denoising(), Decoding()]
+    with pytest.raises(UserError, match="takes Decoding settings, got Denoising"):
+        decode(model, [1, 2], wrong_settings[0])
+    with pytest.raises(UserError, match="takes Denoising settings, got Decoding"):
+        denoise(tiny("llada-tiny"), [1, 2], wrong_settings[1])
     with pytest.raises(UserError, match="max_new_tokens 63 make 65, the context is 64"):
         decode(model, [1, 2], Decoding(max_new_tokens=63))
     for wrong in (999, -1):

@@ -1,6 +1,7 @@
 """Confidence rules, schedules and the sampler against hand-computed values and brute force."""
 
 from collections import Counter
+from dataclasses import replace
 from math import log
 
 import pytest
@@ -8,6 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sinkscope.decoding import Denoising
+from sinkscope.decoding.choice import Block, Choice, Predictions
 from sinkscope.decoding.confidence import CONFIDENCE, Candidates
 from sinkscope.decoding.sampling import Sampler, prompt_seeds, row_generators, uniform_noise
 from sinkscope.decoding.schedules import SCHEDULES, even_share
@@ -33,6 +36,22 @@ def test_confidence_rules(name: str, expected: list[float]) -> None:
 
 def test_every_confidence_rule_is_tested_here() -> None:
     assert set(CONFIDENCE) == {"max-prob", "margin", "entropy", "random"}
+
+
+def test_a_threshold_asks_for_the_probability_that_deferred_tokens_leave() -> None:
+    """Without the deferred token a prediction is ordered higher, and no surer."""
+    predictions = Predictions(
+        rows=torch.tensor([0, 0, 0]),
+        columns=torch.tensor([1, 2, 3]),
+        tokens=torch.tensor([5, 6, 7]),
+        confidence=torch.tensor([0.50, 0.95, 0.99]),
+        order=torch.tensor([0.99, 0.96, -torch.inf]),
+    )
+    settings = Denoising(gen_length=4, block_length=4, steps=4, threshold=0.9, defer=(7,))
+    block = Block(number=0, bounds=(0, 4), fed=(0, 4), steps=[4], masks=[3], held_back=[0], cache=None)
+    assert Choice(settings, [0], 4).of(predictions, block).tolist() == [True, True, False]  # the first always, as best
+    low = replace(predictions, order=torch.tensor([0.95, 0.96, -torch.inf]))
+    assert Choice(settings, [0], 4).of(low, block).tolist() == [False, True, False]
 
 
 @given(masks=st.integers(0, 200), steps=st.integers(1, 64), name=st.sampled_from(sorted(SCHEDULES)))

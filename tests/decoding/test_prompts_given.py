@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,6 +46,22 @@ def test_text_chat_and_token_ids(talking: Model) -> None:
     assert encode_prompts(talking, [np.int64(3), np.int64(4)]) == [[3, 4]]
     padded = {"input_ids": [[0, 3], [4, 5]], "attention_mask": [[0, 1], [1, 1]]}
     assert encode_prompts(talking, padded) == [[3], [4, 5]]
+    assert talking.tokenizer is not None
+    assert encode_prompts(talking, talking.tokenizer(["sat", "the cat"])) == [[3], [1, 2]]
+    ragged = {"input_ids": [[3], [0, 4]], "attention_mask": [[1], [0, 1]]}
+    assert encode_prompts(talking, ragged) == [[3], [4]]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "said"),
+    [
+        ({"role": "user", "content": "the"}, "tokenizer's output with input_ids, got role, content; the messages of"),
+        ({"input_ids": [[1, 2]], "attention_mask": [[1]]}, r"attention_mask \(1, 1\) does not fit input_ids \(1, 2\)"),
+    ],
+)
+def test_mappings_that_are_no_prompts(talking: Model, prompts: Any, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        encode_prompts(talking, prompts)
 
 
 def test_generated_text_is_only_what_was_generated(talking: Model) -> None:

@@ -184,3 +184,44 @@ def test_several_ends_of_text(tmp_path: Path) -> None:
     assert family.eos_token_ids == (91, 17)
     assert family.special_ids == (17, 90, 91)
     assert family.pad_token_id == 91
+
+
+def test_ends_that_the_generation_settings_alone_name(tmp_path: Path) -> None:
+    """Chat models may name the token that ends a turn in generation_config.json and nowhere else."""
+    _saved(CAUSAL["llama"][0], tmp_path, transformers.AutoModelForCausalLM)
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [17, 91]}')
+    family = load_model(tmp_path, device="cpu").family
+    assert family.eos_token_ids == (91, 17)
+    assert family.special_ids == (17, 90, 91)
+
+
+def test_a_configuration_that_knows_no_padding(tmp_path: Path) -> None:
+    config = transformers.CodeGenConfig(vocab_size=103, n_embd=32, n_layer=2, n_head=4, n_positions=67, rotary_dim=4)
+    _saved(config, tmp_path, transformers.AutoModelForCausalLM)
+    stored = json.loads((tmp_path / "config.json").read_text())
+    stored.pop("pad_token_id", None)
+    (tmp_path / "config.json").write_text(json.dumps({**stored, "eos_token_id": 91}))
+    assert load_model(tmp_path, device="cpu").family.pad_token_id == 91
+
+
+SMALL: dict[str, Any] = {**ENCODER, **ROTARY}
+NO_SDPA = {
+    "learned sinks": transformers.GptOssConfig(**SMALL, num_local_experts=2, num_experts_per_tok=1),
+    "soft caps": transformers.Gemma2Config(**SMALL),
+}
+
+
+@pytest.mark.parametrize("name", NO_SDPA)
+def test_attention_that_sdpa_cannot_compute_is_refused_before_weights_are_read(tmp_path: Path, name: str) -> None:
+    _saved(NO_SDPA[name], tmp_path, transformers.AutoModelForCausalLM)
+    with pytest.raises(UserError, match="attention that SDPA can't compute"):
+        load_model(tmp_path)
+    load_model(tmp_path, attention="eager", device="cpu")
+
+
+def test_networks_without_attention_are_refused(tmp_path: Path) -> None:
+    config = transformers.MambaConfig(vocab_size=103, hidden_size=16, num_hidden_layers=2, state_size=4)
+    _saved(config, tmp_path, transformers.AutoModelForCausalLM)
+    for refused in (load_model, describe_model):
+        with pytest.raises(UserError, match="attention"):
+            refused(tmp_path)

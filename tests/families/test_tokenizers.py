@@ -110,10 +110,13 @@ def test_wrong_kind_of_tokenizer_for_llada(fixtures: Path, tmp_path: Path) -> No
 
 def test_tokenizer_that_cannot_be_read(fixtures: Path, tmp_path: Path) -> None:
     folder = changed_copy(fixtures / "llada-tiny", tmp_path / "llada")
-    (folder / "tokenizer.json").write_text("{}")
-    with pytest.raises(UserError, match="the tokenizer cannot be read") as caught:
-        load_model(folder)
-    assert "\n" not in str(caught.value)
+    _fast_tokenizer(folder, {}, "Foreign")
+    stored = json.loads((folder / "tokenizer.json").read_text())
+    for broken in ({}, {**stored, "model": {**stored["model"], "type": "Tomorrow"}}):  # of a newer library
+        (folder / "tokenizer.json").write_text(json.dumps(broken))
+        with pytest.raises(UserError, match="the tokenizer cannot be read") as caught:
+            load_model(folder)
+        assert "\n" not in str(caught.value)
 
 
 SMILES = {

@@ -48,16 +48,13 @@ def attention_forward(
 
     scale = kwargs.get("scaling") or query.shape[-1] ** -0.5
     current, cutter = observed.get(module), current_cutter()
+    _refuse(kwargs, "softcap", "s_aux")  # SDPA would leave them out
     if current is None and cutter is None:
         output = sdpa()
         if holder is not None:
             holder.attended(query.detach(), scale, None)
         return output, None
-    for name in ("softcap", "position_bias", "s_aux"):
-        if kwargs.get(name) is not None:
-            raise UserError(
-                f"this model's attention uses {name}, which sinkscope can't watch or change yet; use another model"
-            )
+    _refuse(kwargs, "position_bias")
     attention = Attention(
         query=query,
         key=key,
@@ -81,6 +78,15 @@ def attention_forward(
         received = current.received_now() if current is not None and holder.wants_received else None
         holder.attended(query.detach(), scale, received)
     return output, None
+
+
+def _refuse(given: dict[str, Any], *names: str) -> None:
+    for name in names:
+        if given.get(name) is not None:
+            raise UserError(
+                f"this model's attention uses {name}, which sinkscope can't watch or change yet; use another model, or "
+                "load it with attention='eager' to leave it alone"
+            )
 
 
 def _is_causal(module: torch.nn.Module, query: torch.Tensor, mask: torch.Tensor | None, asked: bool | None) -> bool:

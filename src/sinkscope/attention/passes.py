@@ -48,8 +48,9 @@ class Pass:
 
     def received_now(self) -> torch.Tensor:
         """What the layer just ended received, (batch, head, column): sums over the queries that count."""
-        latest, sizes = self._layers[-1].by_group, self._sizes
-        assert sizes is not None
+        assert self._sizes is not None
+        latest = self._layers[-1].by_group
+        sizes = self._sizes.to(latest.device)
         return merge_groups(latest, sizes) * sizes.sum(-1).view(-1, 1, 1).to(latest)
 
     def finish(self) -> PassStatistics | None:

@@ -24,6 +24,8 @@ from sinkscope.decoding.step import Step
 from sinkscope.errors import UserError
 from sinkscope.families import Model
 
+_INSTEAD = "`denoise` and Denoising settings"
+
 
 def decode(
     model: Model,
@@ -43,6 +45,7 @@ def decode(
         `sinkscope.compression`; after a `Prefix`, columns of the steps count the prefix too, and step 0 reads the
         prompt after it. Raises `UserError` before any pass.
     """
+    check_autoregressive(model, _INSTEAD)
     settings = settings or default_decoding(model)
     prefix = prefix_of(compression)
     encoded = encode_prompts(model, prompts, continuing=bool(prefix))
@@ -63,7 +66,9 @@ def check_decoding(
     compression: Compression | None = None,
 ) -> None:
     """Raise `UserError` for prompts, given as token ids, that can't be continued with these settings."""
-    check_autoregressive(model, "`denoise` and Denoising settings")
+    check_autoregressive(model, _INSTEAD)
+    if not isinstance(settings, Decoding):
+        raise UserError(f"an autoregressive model takes Decoding settings, got {type(settings).__name__}")
     before = len(prefix_of(compression))
     lengths, new = [before + len(tokens) for tokens in encoded], settings.max_new_tokens
     check_context(model, max(lengths), new, "max_new_tokens")

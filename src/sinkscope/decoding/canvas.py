@@ -143,7 +143,7 @@ def split_prompts(prompts: Prompts) -> list[Any]:
     if isinstance(prompts, str):
         return [prompts]
     if isinstance(prompts, Mapping):
-        return _from_tensor(torch.as_tensor(prompts["input_ids"]), prompts.get("attention_mask"))
+        return _from_encoding(prompts)
     if isinstance(prompts, torch.Tensor | np.ndarray):
         return _from_tensor(torch.as_tensor(prompts), None)
     if not isinstance(prompts, Sequence):
@@ -153,12 +153,29 @@ def split_prompts(prompts: Prompts) -> list[Any]:
     return list(prompts)
 
 
+def _from_encoding(encoding: Mapping[str, Any]) -> list[list[int]]:
+    """Rows of a tokenizer's output, padded or of unequal length."""
+    if "input_ids" not in encoding:
+        raise UserError(
+            f"a mapping of prompts is a tokenizer's output with input_ids, got {', '.join(map(str, encoding))}; the "
+            "messages of a chat are a list"
+        )
+    ids, mask = encoding["input_ids"], encoding.get("attention_mask")
+    if isinstance(ids, list) and len({len(row) for row in ids if isinstance(row, list)}) > 1:  # not padded
+        masks = [None] * len(ids) if mask is None else mask
+        return [_from_tensor(torch.as_tensor(row), one)[0] for row, one in zip(ids, masks, strict=True)]
+    return _from_tensor(torch.as_tensor(ids), mask)
+
+
 def _from_tensor(tokens: torch.Tensor, mask: object) -> list[list[int]]:
     """Rows of (batch, position) token ids, or one row, without what the mask calls padding."""
     if tokens.ndim not in (1, 2) or tokens.is_floating_point():
         raise UserError(f"token ids must be whole numbers (batch, position), got {tokens.dtype} {tuple(tokens.shape)}")
     tokens = tokens.unsqueeze(0) if tokens.ndim == 1 else tokens
-    keep = torch.ones_like(tokens) if mask is None else torch.as_tensor(mask).reshape(tokens.shape)
+    keep = torch.ones_like(tokens) if mask is None else torch.as_tensor(mask)
+    if keep.numel() != tokens.numel():
+        raise UserError(f"attention_mask {tuple(keep.shape)} does not fit input_ids {tuple(tokens.shape)}")
+    keep = keep.reshape(tokens.shape)
     return [row[kept].tolist() for row, kept in zip(tokens, keep.bool(), strict=True)]
 
 

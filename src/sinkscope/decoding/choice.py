@@ -58,6 +58,7 @@ class Choice:
         neither on the batch nor on the device.
         """
         rows, columns, scores = predictions.rows.cpu(), predictions.columns.cpu(), predictions.order.cpu()
+        sure = self._sure(predictions).cpu()
         padding, width = self._padding, self._width
         chosen = torch.zeros(len(rows), dtype=torch.bool)
         for row in range(len(block.masks)):
@@ -66,12 +67,23 @@ class Choice:
                 continue
             laid_out = torch.full((width - padding[row],), -torch.inf, dtype=scores.dtype)
             laid_out[columns[members] - padding[row]] = scores[members].clamp(min=torch.finfo(scores.dtype).min)
-            picked = self._pick(laid_out, len(members), row, block) + padding[row]
+            sure_here = torch.zeros(len(laid_out), dtype=torch.bool)
+            sure_here[columns[members] - padding[row]] = sure[members]
+            picked = self._pick(laid_out, sure_here, len(members), row, block) + padding[row]
             chosen[members] = torch.isin(columns[members], picked)
         return chosen.to(predictions.rows.device)
 
-    def _pick(self, scores: torch.Tensor, candidates: int, row: int, block: Block) -> torch.Tensor:
-        """Positions to commit in one row. scores (position,): -inf where nothing is to be committed."""
+    def _sure(self, predictions: Predictions) -> torch.Tensor:
+        """Predictions that reach the threshold, (candidate,) boolean; a deferred token never does."""
+        if self._threshold is None:
+            return torch.zeros_like(predictions.rows, dtype=torch.bool)
+        return (predictions.confidence >= self._threshold) & (predictions.order > -torch.inf)
+
+    def _pick(self, scores: torch.Tensor, sure: torch.Tensor, candidates: int, row: int, block: Block) -> torch.Tensor:
+        """Positions to commit in one row. scores (position,): -inf where nothing is to be committed.
+
+        Sure (position,).
+        """
         if self._threshold is None:
             count = self._schedule.count(block.step, block.steps[row], candidates, block.masks[row])
             return scores.topk(count).indices
@@ -80,8 +92,8 @@ class Choice:
             steps = block.steps[row]
             share = even_share(block.step, steps, block.masks[row]) if block.step < steps else 0
             most = min(candidates, max(1, share + block.held_back[row]))
-        best = scores.topk(most)
-        sure = best.values >= self._threshold
-        sure[0] = True
-        block.held_back[row] = most - int(sure.sum())
-        return best.indices[sure]
+        best = scores.topk(most).indices
+        taken = sure[best]
+        taken[0] = True
+        block.held_back[row] = most - int(taken.sum())
+        return best[taken]

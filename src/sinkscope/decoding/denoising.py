@@ -62,6 +62,7 @@ def denoise(
         `UserError`.
     """
     mask = _mask_token(model)
+    _mask_token(model)  # before its own way to decode is asked for
     settings = settings or default_denoising(model)
     encoded = encode_prompts(model, prompts)
     check_denoising(model, encoded, settings, intervention, compression)
@@ -86,6 +87,8 @@ def check_denoising(
 ) -> None:
     """Raise `UserError` for prompts, given as token ids, that can't be denoised with these settings."""
     mask = _mask_token(model)
+    if not isinstance(settings, Denoising):
+        raise UserError(f"a model that fills masks takes Denoising settings, got {type(settings).__name__}")
     check_context(model, max(map(len, encoded)), settings.gen_length, "gen_length")
     holds_masks = [mask in tokens for tokens in encoded]
     if settings.gen_length == 0 and not all(holds_masks):

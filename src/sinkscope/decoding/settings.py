@@ -22,7 +22,8 @@ class Denoising:
 
     gen_length: masks appended to the prompt; 0 fills the masks that the prompt holds.
     block_length: blocks are finished from left to right; None makes the whole generation one block.
-    steps: denoising steps, divided evenly over the blocks; None commits one position a step.
+    steps: denoising steps, divided evenly over the blocks; None takes as many as there are masks, with "blocks" one
+        position a step.
     schedule: how many positions a step commits, "blocks" (LLaDA) or "dream" (Dream's timesteps).
     confidence: which positions come first: "max-prob", "margin", "entropy" (negative entropy) or "random".
     threshold: commit every position whose confidence is at least this, and always the best one (Fast-dLLM). With the

@@ -142,7 +142,7 @@ def eos_ids(stated: RawConfig, tokenizer: PreTrainedTokenizerBase | None) -> tup
 def pad_id(stated: RawConfig, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase | None) -> int:
     """The id that fills short rows: the tokenizer's or configuration's pad, else the end of text, else 0."""
     named = None if tokenizer is None else tokenizer.pad_token_id
-    for candidate in (named, config.pad_token_id, *eos_ids(stated, tokenizer)):
+    for candidate in (named, getattr(config.get_text_config(), "pad_token_id", None), *eos_ids(stated, tokenizer)):
         if candidate is not None and candidate >= 0:
             return int(candidate)
     return 0

@@ -18,7 +18,7 @@ from transformers import (
 
 from sinkscope.errors import UserError
 from sinkscope.families.base import Adapter, Body, Family, eos_ids, pad_id, register, special_ids
-from sinkscope.families.checkpoint import Checkpoint
+from sinkscope.families.checkpoint import Checkpoint, RawConfig, read_json
 from sinkscope.families.fields import Allowed, refuse_surprises
 from sinkscope.families.native import COMPUTED, context_length, is_causal, native_config, position_offset
 from sinkscope.families.tokenizers import read_stock_tokenizer
@@ -53,16 +53,23 @@ def _body(checkpoint: Checkpoint) -> Body:
     return Body(network_class=network_class, config=config, native_names=False, surplus=_BUFFERS)
 
 
+def _generation(checkpoint: Checkpoint) -> RawConfig:
+    """generation_config.json: some chat models name the token that ends a turn there alone."""
+    file = checkpoint.folder / "generation_config.json"
+    return read_json(file) if checkpoint.gguf is None and file.is_file() else {}
+
+
 def _family(checkpoint: Checkpoint, skeleton: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> Family:
     config = skeleton.config
     stated = checkpoint.config if checkpoint.gguf is None else config.to_dict()
+    ends = tuple(dict.fromkeys([*eos_ids(stated, tokenizer), *eos_ids(_generation(checkpoint), None)]))
     return Family(
         name="causal-lm",
         bidirectional=False,
         logit_shift=False,
         mask_token_id=None,
-        special_ids=special_ids(stated, tokenizer),
-        eos_token_ids=eos_ids(stated, tokenizer),
+        special_ids=special_ids(stated, tokenizer, *ends),
+        eos_token_ids=ends,
         pad_token_id=pad_id(stated, config, tokenizer),
         position_offset=position_offset(skeleton),
         max_length=context_length(skeleton, tokenizer),

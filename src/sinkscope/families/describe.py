@@ -62,7 +62,10 @@ class ModelDescription:
 
 
 def describe_model(name_or_folder: str | Path, *, revision: str | None = None) -> ModelDescription:
-    """Describe a checkpoint. Raises `UserError` for one that `load_model` would refuse before reading weights."""
+    """Describe a checkpoint.
+
+    Raises `UserError` for one that `load_model` would refuse before reading weights, whatever its attention function.
+    """
     checkpoint = resolve(name_or_folder, revision=revision, weights=False)
     adapter = find_adapter(checkpoint)
     body = adapter.body(checkpoint)

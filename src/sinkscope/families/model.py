@@ -177,6 +177,11 @@ def _check_support(checkpoint: Checkpoint, body: Body, attention: str, dtype: to
         raise UserError(
             f"{checkpoint.name}: {name} has attention code of its own, so attention={attention!r} would not be used"
         )
+    if attention == MIXED_PRECISION_ATTENTION and not network_class._supports_sdpa:
+        raise UserError(
+            f"{checkpoint.name}: {name} has attention that SDPA can't compute (learned sinks, soft caps), on which "
+            f"attention={attention!r} rests; load it with attention='eager', unwatched"
+        )
     if body.float32_rotation and dtype not in _WIDE and attention != MIXED_PRECISION_ATTENTION:
         raise UserError(
             f"{checkpoint.name}: rope_full_precision=True rotates in float32; beside {dtype} weights only "

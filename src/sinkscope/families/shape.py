@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedModel
 
+from sinkscope.errors import UserError
+
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
@@ -16,8 +18,10 @@ class Shape:
 
 
 def shape_of(network: PreTrainedModel) -> Shape:
-    """The shape of a network's (text) attention."""
+    """The shape of a network's (text) attention. Raises `UserError` for a network without attention heads."""
     config = network.config.get_text_config()
+    if getattr(config, "num_attention_heads", None) is None:
+        raise UserError(f"{type(network).__name__} has no attention heads: nothing of it can be watched")
     heads = int(config.num_attention_heads)
     return Shape(
         layers=int(config.num_hidden_layers),

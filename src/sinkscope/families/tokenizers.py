@@ -37,11 +37,17 @@ def _read(checkpoint: Checkpoint, reader: Callable[..., Any], **options: Any) ->
     try:
         tokenizer: PreTrainedTokenizerBase = reader(checkpoint.folder, **options)
     except (OSError, ValueError, KeyError, ImportError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise UserError(
-            f"{checkpoint.name}: the tokenizer cannot be read without running its own code: {reason}"
-        ) from error
+        raise _unreadable(checkpoint, error) from error
+    except BaseException as error:
+        if type(error) is Exception:  # what the library of tokenizers itself raises for a file that it can't take
+            raise _unreadable(checkpoint, error) from error
+        raise
     return tokenizer
+
+
+def _unreadable(checkpoint: Checkpoint, error: BaseException) -> UserError:
+    reason = " ".join(str(error).split())[:300]
+    return UserError(f"{checkpoint.name}: the tokenizer cannot be read without running its own code: {reason}")
 
 
 def read_fast_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase | None:

@@ -69,8 +69,8 @@ class Chooser:
 
     def _draw(self, received: torch.Tensor, real: torch.Tensor, due: torch.Tensor) -> torch.Tensor:
         """Uniform noise (batch, head, key) for the real keys of each row that is due, from the row's generator."""
-        heads, keys = received.shape[1:]
-        noise, counts = torch.zeros(received.shape), real.sum(-1).tolist()
+        noise, real = torch.zeros(received.shape), real.cpu()
         for row in due.nonzero().flatten().tolist():
-            noise[row, :, keys - counts[row] :] = torch.rand(heads, counts[row], generator=self._noise[row])
+            drawn = torch.rand(received.shape[1], int(real[row].sum()), generator=self._noise[row])
+            noise[row, :, real[row]] = drawn
         return noise.to(received.device)

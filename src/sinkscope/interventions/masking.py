@@ -151,6 +151,10 @@ class MaskSinks:
                 f"{model.name} is autoregressive: its queries are of the groups {', '.join(sorted(_ASKING))}, "
                 f"none of which is in queries={self.queries}"
             )
+        if len({weight.device for weight in model.network.parameters()}) > 1:
+            raise UserError(
+                f"{model.name} is spread over several devices, where keys can't be masked yet; load it on one"
+            )
         if model.network.config._attn_implementation != NAME:
             raise UserError(f"{model.name} was loaded with another attention function; load it with attention={NAME!r}")
 

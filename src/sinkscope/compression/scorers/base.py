@@ -13,6 +13,7 @@ is a tie.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -130,3 +131,11 @@ def by_group(per_head: torch.Tensor, kv_heads: int) -> torch.Tensor:
     """(batch, head, ...) -> (batch, kv_head, group, ...): the query heads that share a key head stand together."""
     batch, heads = per_head.shape[:2]
     return per_head.reshape(batch, kv_heads, heads // kv_heads, *per_head.shape[2:])
+
+
+def over_neighbours(
+    pool: Callable[[torch.Tensor], torch.Tensor], values: torch.Tensor, real: torch.Tensor
+) -> torch.Tensor:
+    """Pool over the keys (batch, head, key) as if there were no slots without one between them: real, same shape."""
+    order = real.long().argsort(dim=-1, stable=True)  # empty slots first, keys in the order of their positions
+    return torch.zeros_like(values).scatter(-1, order, pool(values.gather(-1, order)))

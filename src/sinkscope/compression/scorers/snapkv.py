@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from sinkscope.compression.scorers.asking import attention_of, last_queries
-from sinkscope.compression.scorers.base import CachedLayer, Scorer, mean_over_group, rounded
+from sinkscope.compression.scorers.base import CachedLayer, Scorer, mean_over_group, over_neighbours, rounded
 from sinkscope.compression.scorers.registry import check_whole, scorer
 from sinkscope.errors import UserError
 
@@ -42,13 +42,12 @@ class SnapKV(Scorer):
         in_window = (cached.positions >= start) & cached.causal
         by_head = attention_of(cached, queries, positions, counted)
         groups = by_head.shape[1] // cached.keys.shape[1]
-        outside = (cached.real & ~in_window).repeat_interleave(groups, dim=1)
-        smooth = _smoothed(by_head.masked_fill(~outside, 0), self.kernel)
+        real, outside = (one.repeat_interleave(groups, dim=1) for one in (cached.real, cached.real & ~in_window))
+        smooth = over_neighbours(self._smoothed, by_head.masked_fill(~outside, 0), real)
         importance = rounded(mean_over_group(smooth, cached.keys.shape[1]))
         # Attention is at most 1, so the window comes before everything else.
         return torch.where(in_window, 2 + (cached.positions - start).float(), importance)
 
-
-def _smoothed(values: torch.Tensor, kernel: int) -> torch.Tensor:
-    """Moving average over the keys (batch, head, key), which are in the order of their positions."""
-    return torch.nn.functional.avg_pool1d(values, kernel, stride=1, padding=kernel // 2)
+    def _smoothed(self, values: torch.Tensor) -> torch.Tensor:
+        """Moving average over the keys (batch, head, key)."""
+        return torch.nn.functional.avg_pool1d(values, self.kernel, stride=1, padding=self.kernel // 2)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from sinkscope.compression.scorers.asking import grouped_scores, last_queries
-from sinkscope.compression.scorers.base import CachedLayer, Scorer, rounded
+from sinkscope.compression.scorers.base import CachedLayer, Scorer, over_neighbours, rounded
 from sinkscope.compression.scorers.registry import check_whole, scorer
 from sinkscope.errors import UserError
 
@@ -42,12 +42,10 @@ class SparseDLLM(Scorer):
         weights = counted.double() / counted.sum(-1, keepdim=True).clamp(min=1)
         mean = torch.einsum("bhqd,bq->bhd", queries.double(), weights).unsqueeze(2)
         by_head = grouped_scores(mean, cached.keys).squeeze(2)  # (batch, head, key)
-        groups = by_head.shape[1] // cached.keys.shape[1]
-        hidden = ~cached.real.repeat_interleave(groups, dim=1)
-        highest = torch.nn.functional.max_pool1d(
-            by_head.mean(1, keepdim=True).masked_fill(hidden[:, :1], -torch.inf),
-            self.kernel,
-            stride=1,
-            padding=self.kernel // 2,
-        )
+        real = cached.real[:, :1]
+        highest = over_neighbours(self._highest, by_head.mean(1, keepdim=True).masked_fill(~real, -torch.inf), real)
         return rounded(highest).expand(-1, cached.keys.shape[1], -1)
+
+    def _highest(self, values: torch.Tensor) -> torch.Tensor:
+        """Moving maximum over the keys (batch, 1, key)."""
+        return torch.nn.functional.max_pool1d(values, self.kernel, stride=1, padding=self.kernel // 2)
