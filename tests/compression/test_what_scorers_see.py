@@ -1,16 +1,19 @@
 """What a scorer is shown in the middle of a run: queries and positions, of this pass and of those remembered."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from compression_models import feed, left_padded, load_kind
+from transformers import GlmConfig, GlmForCausalLM
+from transformers.models.glm import modeling_glm
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from sinkscope.compression import CachedLayer, Compress, ExpectedAttention, make_scorer
 from sinkscope.compression.rotation import rotation_of
-from sinkscope.families import Model
+from sinkscope.families import Model, load_model
 
 PASSES = ((0, 17), (17, 21), (21, 22), (22, 26))
 LENGTHS, WIDTH = (26, 21), 26
@@ -86,6 +89,24 @@ def test_the_mean_rotation_of_positions_to_come(llama: Model) -> None:
         turned, _ = apply_rotary_pos_emb(vectors, vectors, cosine.double(), sine.double())
         expected += turned / count
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_networks_that_pair_neighbouring_dimensions(tmp_path: Path, share: float) -> None:
+    """GLM turns dimensions 0 and 1 together, 2 and 3, ..., of a part of each head."""
+    sizes = {"hidden_size": 48, "num_hidden_layers": 1, "num_attention_heads": 6, "num_key_value_heads": 2}
+    config = GlmConfig(
+        **sizes, head_dim=8, intermediate_size=31, vocab_size=101, partial_rotary_factor=share, pad_token_id=0
+    )
+    GlmForCausalLM(config).save_pretrained(tmp_path)
+    model = load_model(tmp_path, dtype="float64", device="cpu")
+    plain, positions = torch.randn(2, 6, 5, 8, dtype=torch.float64), torch.randint(0, 90, (2, 5))
+    cosine, sine = model.network.model.rotary_emb(plain, positions)
+    turned, _ = modeling_glm.apply_rotary_pos_emb(plain, plain, cosine, sine)
+    rotation = rotation_of(model)
+    torch.testing.assert_close(rotation.undone(turned, positions), plain, rtol=1e-9, atol=1e-9)
+    one = rotation.averaged(plain[:, :, :1], positions[:, 0], 1)
+    torch.testing.assert_close(one, turned[:, :, :1], rtol=1e-9, atol=1e-9)
 
 
 def test_expected_attention_by_sampled_queries(llama: Model, monkeypatch: pytest.MonkeyPatch) -> None:

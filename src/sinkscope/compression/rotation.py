@@ -17,27 +17,33 @@ import torch
 from sinkscope.errors import UserError
 from sinkscope.families import Model
 
+Rotate = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+
 
 @dataclass(frozen=True, eq=False)
 class RotaryPositions:
     """Implements `Rotation`."""
 
     module: torch.nn.Module
-    half_turned: Callable[[torch.Tensor], torch.Tensor]
-    """The network's own `rotate_half`, which knows which dimensions make a pair."""
+    rotate: Rotate
+    """The network's own `apply_rotary_pos_emb`, which knows which dimensions make a pair and where their angles are."""
 
     def undone(self, queries: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        cosine, sine = (angles.unsqueeze(1) for angles in self._angles(queries, positions))
-        turned, rest = queries[..., : cosine.shape[-1]], queries[..., cosine.shape[-1] :]
-        # Long contexts scale both by a factor, which is undone too.
-        back = (turned * cosine - self.half_turned(turned) * sine) / (cosine**2 + sine**2)
-        return torch.cat([back, rest], dim=-1)
+        cosine, sine = self._angles(queries, positions)
+        # The other way round; long contexts scale both by a factor, which is undone too.
+        length = cosine**2 + sine**2
+        return self._turned(queries, cosine / length, -sine / length)
 
     def averaged(self, vectors: torch.Tensor, first: torch.Tensor, count: int) -> torch.Tensor:
         positions = first.view(-1, 1) + torch.arange(count, device=first.device)
-        cosine, sine = (angles.mean(1)[:, None, None] for angles in self._angles(vectors, positions))
+        cosine, sine = (angles.mean(1, keepdim=True) for angles in self._angles(vectors, positions))
+        return self._turned(vectors, cosine, sine)
+
+    def _turned(self, vectors: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+        """Rotation is linear in cosines and sines, so any will do; dimensions beyond theirs stay."""
         turned, rest = vectors[..., : cosine.shape[-1]], vectors[..., cosine.shape[-1] :]
-        return torch.cat([turned * cosine + self.half_turned(turned) * sine, rest], dim=-1)
+        turned, _ = self.rotate(turned, turned, cosine, sine)
+        return torch.cat([turned, rest], dim=-1)
 
     def _angles(self, like: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and sines, (batch, position, rotated dim) each."""
@@ -50,12 +56,12 @@ def rotation_of(model: Model) -> RotaryPositions:
     """The rotary positions of a model. Raises `UserError` where there are none of the usual kind."""
     body = model.network.base_model
     module = getattr(body, "rotary_emb", None)
-    half_turned = getattr(sys.modules[type(body).__module__], "rotate_half", None)
+    rotate = getattr(sys.modules[type(body).__module__], "apply_rotary_pos_emb", None)
     usual = module is not None and "layer_type" not in inspect.signature(module.forward).parameters
-    if not usual or half_turned is None:
+    if not usual or rotate is None:
         raise UserError(
             f"scorer 'expected-attention' needs rotary positions that are the same in all layers, {model.name} "
             f"({type(model.network).__name__}) has none; use another scorer"
         )
     assert isinstance(module, torch.nn.Module)
-    return RotaryPositions(module, half_turned)
+    return RotaryPositions(module, rotate)
