@@ -94,7 +94,12 @@ def test_the_mean_rotation_of_positions_to_come(llama: Model) -> None:
 @pytest.mark.parametrize("share", [0.5, 1.0])
 def test_networks_that_pair_neighbouring_dimensions(tmp_path: Path, share: float) -> None:
     """GLM turns dimensions 0 and 1 together, 2 and 3, ..., of a part of each head."""
-    sizes = {"hidden_size": 48, "num_hidden_layers": 1, "num_attention_heads": 6, "num_key_value_heads": 2}
+    sizes: dict[str, Any] = {
+        "hidden_size": 48,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+    }
     config = GlmConfig(
         **sizes, head_dim=8, intermediate_size=31, vocab_size=101, partial_rotary_factor=share, pad_token_id=0
     )
