@@ -95,19 +95,16 @@ def test_the_mean_rotation_of_positions_to_come(llama: Model) -> None:
 def test_networks_that_pair_neighbouring_dimensions(tmp_path: Path, share: float) -> None:
     """GLM turns dimensions 0 and 1 together, 2 and 3, ..., of a part of each head."""
     sizes: dict[str, Any] = {
-        "hidden_size": 48,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 6,
-        "num_key_value_heads": 2,
-    }
-    config = GlmConfig(
-        **sizes, head_dim=8, intermediate_size=31, vocab_size=101, partial_rotary_factor=share, pad_token_id=0
-    )
+        "hidden_size": 48, "intermediate_size": 31, "num_hidden_layers": 1, "num_attention_heads": 6,
+        "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 101, "pad_token_id": 0, "partial_rotary_factor": share,
+    }  # fmt: skip
+    config = GlmConfig(**sizes)
     GlmForCausalLM(config).save_pretrained(tmp_path)
     model = load_model(tmp_path, dtype="float64", device="cpu")
     plain, positions = torch.randn(2, 6, 5, 8, dtype=torch.float64), torch.randint(0, 90, (2, 5))
     cosine, sine = model.network.model.rotary_emb(plain, positions)
-    turned, _ = modeling_glm.apply_rotary_pos_emb(plain, plain, cosine, sine)
+    rotate: Any = modeling_glm.apply_rotary_pos_emb
+    turned, _ = rotate(plain, plain, cosine, sine)
     rotation = rotation_of(model)
     torch.testing.assert_close(rotation.undone(turned, positions), plain, rtol=1e-9, atol=1e-9)
     one = rotation.averaged(plain[:, :, :1], positions[:, 0], 1)
