@@ -228,8 +228,9 @@ def test_one_token_can_be_kept(sinkscope: Command, twin: Path) -> None:
 def test_two_texts_of_one_name_stay_apart(sinkscope: Command, twin: Path, text: Path, tmp_path: Path) -> None:
     other = tmp_path / "other" / text.name
     other.parent.mkdir()
-    other.write_text("Bo has the cup. Cy has the ball. Bo gives the cup to Ann. " * 3)
-    options = ("--window", 24, "--n", 3, "--scorer", "key-norm,random", "--ratio", 0.5, "--out", tmp_path / "grid")
+    other.write_text("Bo has the cup. Cy has the ball. Bo gives the cup to Ann. " * 9)
+    text.write_text(text.read_text() * 3)
+    options = ("--window", 24, "--n", 6, "--scorer", "key-norm,random", "--ratio", 0.5, "--out", tmp_path / "grid")
     found = sinkscope("compress", twin, "--task", text, "--task", other, *options, "--json").document
     assert [one["task"] for one in found["cells"]] == [str(text)] * 3 + [str(other)] * 3
     assert len({one["experiment"] for one in found["cells"]}) == 2 and len(found["contrasts"]) == 2

@@ -17,7 +17,7 @@ from typing import Any
 
 from sinkscope.evaluation.grids import Difference, difference
 from sinkscope.selection.grid.cells import CONTROL, WHOLE, plain_snr, snr_label
-from sinkscope.selection.grid.points import Point, widest
+from sinkscope.selection.grid.points import Point, weighed_alike, widest
 from sinkscope.selection.grid.spread import Spread, spread
 
 _ROUNDING = 1e-9
@@ -78,7 +78,7 @@ def contrast(point: Point, among: Sequence[Point]) -> Contrast | None:
     control = _control_of(point, among)
     if point.cell.way in (CONTROL, WHOLE) or control is None:
         return None
-    gain = difference(point.outcomes, control.outcomes)
+    gain = difference(weighed_alike(point), weighed_alike(control))
     if not gain.sure:
         return None
     ours, theirs = point.scores, control.scores

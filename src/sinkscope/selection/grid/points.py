@@ -59,15 +59,9 @@ class Point:
         return found
 
     @cached_property
-    def outcomes(self) -> list[Outcome]:
-        """Of all rows; those of a model with fewer draws again and again, so that every model counts alike."""
-        most = lcm(*map(len, self.by_model.values()))
-        return [row.outcome for rows in self.by_model.values() for row in rows * (most // len(rows))]
-
-    @cached_property
     def outcome(self) -> Outcome:
         """Of everything, picture by picture."""
-        pooled = pool(self.outcomes)
+        pooled = pool(weighed_alike(self))
         assert pooled is not None
         return pooled
 
@@ -87,6 +81,12 @@ class Point:
         if None in found:
             return None
         return max(found) if name == "most" else fmean(found)
+
+
+def weighed_alike(point: Point) -> list[Outcome]:
+    """Of all its rows; those of a model with fewer draws again and again, so that every model counts alike."""
+    most = lcm(*map(len, point.by_model.values()))
+    return [row.outcome for rows in point.by_model.values() for row in rows * (most // len(rows))]
 
 
 def points(rows: Sequence[Row]) -> list[Point]:
