@@ -60,11 +60,11 @@ TWINS = {
 
 @pytest.fixture(scope="session")
 def twin_folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Checkpoints of tiny untrained twins, by name: contexts of 64 tokens, of which 24 were trained."""
+    """Checkpoints of tiny untrained twins, by name: contexts of 64 tokens, of which 30 were trained."""
     root, tokenizer = tmp_path_factory.mktemp("twins"), little_tokenizer(max_length=64)
     for seed, (name, trained) in enumerate(TWINS.items()):
         torch.manual_seed(seed)
-        own: dict[str, Any] = {"sinkscope": {**trained, "trained_length": 24}}
+        own: dict[str, Any] = {"sinkscope": {**trained, "trained_length": 30}}
         config = LlamaConfig(
             hidden_size=42, intermediate_size=59, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=3,
             vocab_size=len(WORDS), initializer_range=0.3, max_position_embeddings=64, tie_word_embeddings=True,

@@ -14,13 +14,13 @@ from sinkscope.cli import main
 from sinkscope.language.vocabulary import encode
 
 INSTALLED = Path(sys.executable).parent / "sinkscope"
-TOO_LONG = "was trained on texts of at most 24 tokens; a prompt of 21 and 4 new ones make 25, and"
+TOO_LONG = "was trained on texts of at most 30 tokens; a prompt of 27 and 4 new ones make 31, and"
 
 
 @pytest.fixture
 def lengths(tmp_path: Path) -> Path:
     """Prompts of which some are too long with four new tokens."""
-    return write_prompts(tmp_path / "p", [[7] * 3, [8] * 21, [9] * 5, [10] * 21])
+    return write_prompts(tmp_path / "p", [[7] * 3, [8] * 27, [9] * 5, [10] * 27])
 
 
 def assert_one_line(err: str, model: Path) -> None:
@@ -41,7 +41,7 @@ def test_generate_says_it_once_and_does_the_work(
         outcome = sinkscope(*command)
         assert outcome.code == 0
         assert_one_line(outcome.err, model)
-        assert [len(one["sequence"]) for one in strict_json(outcome.out)["results"]] == [7, 25, 9, 25]
+        assert [len(one["sequence"]) for one in strict_json(outcome.out)["results"]] == [7, 31, 9, 31]
 
 
 def test_trace_says_it_once_and_does_the_work(

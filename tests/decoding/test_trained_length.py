@@ -13,7 +13,7 @@ from sinkscope.errors import TrainedLengthWarning, UserError
 from sinkscope.families import Model, load_model
 from sinkscope.trace import record
 
-TRAINED = 24
+TRAINED = 30
 
 
 @pytest.fixture(params=["twin-ar", "twin-dlm"])
@@ -41,7 +41,7 @@ def test_generate_says_it_once(twin: Model) -> None:
         generate(twin, [[7] * 5, [8] * 3], new_tokens(twin, TRAINED - 4), on_step=lambda _: seen.append(len(caught)))
     assert [type(one.message) for one in caught] == [TrainedLengthWarning]
     assert str(caught[0].message).startswith(
-        f"{twin.name} was trained on texts of at most 24 tokens; a prompt of 5 and 20 new ones make 25, and"
+        f"{twin.name} was trained on texts of at most 30 tokens; a prompt of 5 and 26 new ones make 31, and"
     )
     assert caught[0].filename == __file__
     assert set(seen) == {1}  # said before the first step
@@ -52,7 +52,7 @@ def test_record_says_it_once_for_all_batches(twin: Model, tmp_path: Path) -> Non
     with pytest.warns(TrainedLengthWarning) as caught:
         record(twin, prompts, new_tokens(twin, TRAINED - 6), out=tmp_path / "t.zarr")
     assert [type(one.message) for one in caught] == [TrainedLengthWarning]
-    assert "a prompt of 11 and 18 new ones make 29" in str(caught[0].message)
+    assert "a prompt of 11 and 24 new ones make 35" in str(caught[0].message)
     assert caught[0].filename == __file__
 
 
@@ -85,8 +85,8 @@ def test_a_prompt_alone_may_be_too_long(twin_folders: Mapping[str, Path]) -> Non
     model = load_model(twin_folders["twin-dlm"], device="cpu")
     mask = model.family.mask_token_id
     assert mask is not None
-    with pytest.warns(TrainedLengthWarning, match="a prompt of 25 and 0 new ones make 25"):
-        generate(model, [7] * 24 + [mask], Denoising(gen_length=0, block_length=None, steps=None))
+    with pytest.warns(TrainedLengthWarning, match="a prompt of 31 and 0 new ones make 31"):
+        generate(model, [7] * 30 + [mask], Denoising(gen_length=0, block_length=None, steps=None))
 
 
 def test_a_family_that_does_not_know_says_nothing(twin: Model) -> None:

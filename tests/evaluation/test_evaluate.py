@@ -150,11 +150,11 @@ def test_settings_reach_the_decoding(models: Models) -> None:
 def test_settings_of_a_task_by_family(models: Models, tiny: Models) -> None:
     task = find_task("arithmetic-3")
     odd = replace(task, gen_length=7)
-    assert task_settings(models("causal"), task) == Decoding(max_new_tokens=28)
+    assert task_settings(models("causal"), task) == Decoding(max_new_tokens=24)
     for model in (models("diffusion"), models("shifted"), tiny("llada-tiny")):
-        assert task_settings(model, task) == Denoising(gen_length=28, block_length=4, steps=None)
+        assert task_settings(model, task) == Denoising(gen_length=24, block_length=4, steps=None)
         assert task_settings(model, odd) == Denoising(gen_length=7, block_length=7, steps=None)
-    dream = Denoising(gen_length=28, block_length=None, steps=None, schedule="dream", confidence="entropy")
+    dream = Denoising(gen_length=24, block_length=None, steps=None, schedule="dream", confidence="entropy")
     assert task_settings(tiny("dream-tiny"), task) == dream
 
 
@@ -172,6 +172,13 @@ def test_a_real_masked_model_runs_too() -> None:
     assert score.settings == Denoising(gen_length=8, block_length=None, steps=None)
 
 
+def _seven(*_: object) -> Iterator[Example]:
+    return (Example(f"Copy the list: {'abcdefg'[number % 7]} =>", "a") for number in range(10**5))
+
+
+FEW = Task(name="few", summary="seven questions", gen_length=4, stream=_seven, is_right=exact)
+
+
 @pytest.mark.parametrize("kind", ["causal", "diffusion"])
 @pytest.mark.parametrize(
     ("task", "options", "message"),
@@ -180,13 +187,13 @@ def test_a_real_masked_model_runs_too() -> None:
         ("copy", {"n": 0}, "n must be a whole number of at least 1, got 0"),
         ("copy", {"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
         ("copy", {"room": -3}, "room must be a whole number of at least 1, got -3"),
-        ("passkey", {"n": 1000, "room": 20}, "different prompts in a room of 20 tokens, 1000 were asked for"),
+        (FEW, {"n": 8, "room": 20}, "few has only 7 different prompts in a room of 20 tokens, 8 were asked for"),
         ("passkey", {"n": 50, "room": 400}, rf"4 make \d+, the context is {CONTEXT}"),
         ("copy", {"settings": "other"}, "use `de"),
     ],
 )
 def test_what_is_refused_before_the_first_pass(
-    models: Models, kind: str, task: str, options: dict[str, Any], message: str
+    models: Models, kind: str, task: str | Task, options: dict[str, Any], message: str
 ) -> None:
     model = models(kind)
     others = {"causal": Denoising(gen_length=8, block_length=8, steps=None), "diffusion": Decoding()}

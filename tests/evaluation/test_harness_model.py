@@ -306,9 +306,9 @@ def test_results_are_json_and_name_everything_that_was_set(made: Callable[..., S
 
 
 def test_long_texts_of_a_twin_are_warned_of_and_unknown_words_refused(twin_folders: dict[str, Path]) -> None:
-    lm = SinkscopeLM(pretrained=str(twin_folders["twin-dlm"]), device="cpu", gen_length=16)
+    lm = SinkscopeLM(pretrained=str(twin_folders["twin-dlm"]), device="cpu", gen_length=24)
     prompt = examples(find_task("copy"), 1)[0].prompt
-    with pytest.warns(TrainedLengthWarning, match="trained on texts of at most 24 tokens"):
+    with pytest.warns(TrainedLengthWarning, match="trained on texts of at most 30 tokens"):
         lm.generate_until(requests("generate_until", (prompt, {})))
     with pytest.raises(UserError, match="prompt 1 of words has the word 'zebra'"):
         lm.generate_until(requests("generate_until", (prompt, {}), ("Copy the zebra =>", {}), task="words"))

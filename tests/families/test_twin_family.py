@@ -64,7 +64,7 @@ def test_what_a_twin_is(twin: Model) -> None:
     assert family.mask_token_id == (ids()[MASK] if diffusion else None)
     assert family.special_ids == tuple(sorted(ids()[word] for word in SPECIAL))
     assert (family.eos_token_ids, family.pad_token_id, family.position_offset) == ((ids()[EOS],), ids()[PAD], 0)
-    assert (family.max_length, family.trained_length, family.closed_vocabulary) == (64, 24, True)
+    assert (family.max_length, family.trained_length, family.closed_vocabulary) == (64, 30, True)
     assert type(twin.network).__name__ == "LlamaForCausalLM"
     assert twin.dtype == torch.float32
 
@@ -72,7 +72,7 @@ def test_what_a_twin_is(twin: Model) -> None:
 def test_description(twin_folders: Folders) -> None:
     told = describe_model(twin_folders["twin-dlm"])
     assert (told.family, told.model_type, told.architecture) == ("twin", "llama", "LlamaForCausalLM")
-    assert (told.max_length, told.trained_length, told.mask_token) == (64, 24, MASK)
+    assert (told.max_length, told.trained_length, told.mask_token) == (64, 30, MASK)
     assert told.default_decoding == {"gen_length": 32, "block_length": 4, "steps": None, "confidence": "max-prob"}
     assert Denoising(**dict(told.default_decoding)).blocks == 8  # type: ignore[arg-type]
     causal = describe_model(twin_folders["twin-ar"])
@@ -145,9 +145,9 @@ def test_the_first_token_is_the_one_that_plain_transformers_ranks_first(twin: Mo
 
 def test_generation_with_the_familys_own_settings(twin: Model) -> None:
     chat = [{"role": "user", "content": PROMPT.removesuffix(" =>")}]
-    with pytest.warns(UserWarning, match="trained on texts of at most 24 tokens"):
+    with pytest.warns(UserWarning, match="trained on texts of at most 30 tokens"):
         first = generate(twin, PROMPT)
-    with pytest.warns(UserWarning, match="24 tokens"):
+    with pytest.warns(UserWarning, match="30 tokens"):
         second = generate(twin, chat)
     assert first.sequences.tolist() == second.sequences.tolist()
     assert first.sequences[0, : len(TOKENS)].tolist() == TOKENS

@@ -16,9 +16,9 @@ ROOMS = st.integers(24, 120)
 SPLITS: st.SearchStrategy[Split] = st.sampled_from(["train", "test"])
 ARROW = WORDS.index("=>")
 # The shortest text of a task, its questions, answers and ends included: least room -> it fits.
-LEAST = {"passkey": 17, "lookup": 27, "tracking": 38}
+LEAST = {"passkey": 26, "lookup": 27, "tracking": 38}
 # The shortest and the longest text of tasks that do not look at the room.
-LENGTHS = {"arithmetic-1": (22, 34), "arithmetic-2": (33, 51), "arithmetic-3": (44, 68)} | dict.fromkeys(
+LENGTHS = {"arithmetic-1": (18, 27), "arithmetic-2": (33, 47), "arithmetic-3": (44, 62)} | dict.fromkeys(
     LISTS, (12, 18)
 )
 
@@ -46,7 +46,7 @@ def test_arithmetic_is_right_for_who_reads_the_story(steps: int, seed: int, spli
     shown, others = [], set[str]()
     for sentence in rest:
         [change] = map(int, re.findall(r"\d+", sentence))
-        assert 1 <= change <= 10
+        assert 1 <= change <= 9
         words = sentence.replace("Then ", "").split()
         gains = words[0] == owner and words[1] in ("buys", "finds", "gets", "picks")
         assert gains or words[0] != owner or words[1] in ("loses", "gives", "sells", "drops")
@@ -58,10 +58,10 @@ def test_arithmetic_is_right_for_who_reads_the_story(steps: int, seed: int, spli
         others |= {word for word in words if word.istitle()} - {owner}
         assert things in words or "more" in words or "them" in words
         total = after
-        assert 0 <= total <= 50
+        assert 0 <= total <= 37
     assert len(others) <= 1
     [(question, answer)] = problem.questions
-    assert answer == ", ".join(shown)
+    assert answer == (str(total) if steps == 1 else ", ".join(shown))
     assert question == "How many are left?" or (owner in question and things in question)
 
 
@@ -74,6 +74,7 @@ def test_a_passkey_is_told_once(seed: int, room: int, split: Split) -> None:
     assert len(answer) == 3
     assert re.findall(r"\d+", problem.context) == [answer]
     assert re.findall(r"\bThe passkey is (\d+)\.", problem.context) == [answer]
+    assert problem.context.count(".") > 1  # it has to be found among other sentences
 
 
 @given(seed=SEEDS, room=ROOMS, split=SPLITS)
@@ -132,8 +133,7 @@ def test_lists(task: str, seed: int, split: Split) -> None:
 @settings(max_examples=120, deadline=None)
 def test_recall_and_tracking_keep_to_their_room(task: str, seed: int, more: int, split: Split) -> None:
     room = LEAST[task] + more
-    # In a room of 70 a look-up may take one more; a document that has no such room does without that problem.
-    assert taken(problem_of(task, seed, room, split)) <= room + (task == "lookup" and room == 70)
+    assert taken(problem_of(task, seed, room, split)) <= room
 
 
 @pytest.mark.parametrize("task", LENGTHS)

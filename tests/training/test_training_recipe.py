@@ -18,7 +18,7 @@ CHANGED: dict[str, Any] = {
     "width": 36, "layers": 3, "heads": 6, "mlp_width": 49, "rope_theta": 501.0, "context": 513, "initial_std": 0.05,
     "tokens": 24_500_001, "adapted_tokens": 5_000_001, "batch_tokens": 3073, "lengths": (33, 65), "matrix_rate": 0.03,
     "other_rate": 0.004, "weight_decay": 0.0, "warm_up": 0.03, "largest_norm": 2.0, "answers_only": (0.25, 0.75),
-    "precision": "float32", "points": 7, "seed": 3, "matrix_optimizer": "adamw", "restarts": 1,
+    "precision": "float32", "points": 7, "seed": 3, "matrix_optimizer": "adamw", "restarts": 3,
 }  # fmt: skip
 
 
@@ -97,7 +97,7 @@ def test_points_are_spread_evenly_and_end_at_the_end(steps: int, share: float, k
         ({"warm_up": 1.5}, "warm_up=1.5 are shares between 0 and 1"),
         ({"initial_std": 1.5}, "initial_std must be at most 1, got 1.5"),
         ({"rope_theta": 10**400}, "rope_theta is too large a number"),
-        ({"restarts": 1.5}, "restarts got 1.5, wanted a whole number such as 0"),
+        ({"restarts": 1.5}, "restarts got 1.5, wanted a whole number such as 1"),
         ({"restarts": -1}, "restarts must lie between 0 and 10, got -1"),
         ({"answers_only": (0.5, 1.1)}, "are shares between 0 and 1"),
         ({"answers_only": (0.5,)}, "answers_only=(0.5,) (start, end)"),

@@ -1,10 +1,11 @@
-"""Arithmetic stories of one to three steps, answered step by step: a GSM8K in miniature.
+"""Arithmetic stories of one to three steps, a GSM8K in miniature: one step by its result, more with the work.
 
-    Ann has 5 apples. Ann buys 3 more. How many apples does Ann have now? => 5+3=8
+    Ann has 5 apples. Ann buys 3 more. How many apples does Ann have now? => 8
+    Ann has 5 apples. Ann buys 3 more. Ann sells 2 apples. How many are left? => 5+3=8, 8-2=6
 
-The last number of the answer is the result. No number is larger than 50 or smaller than 0.
+The last number of the answer is the result. No number is larger than 37 or smaller than 0.
 
-Misleads: the first step is one of 355 sums, all of which training shows under other names, so a held-out story of one
+Misleads: the first step is one of 144 sums, all of which training shows under other names, so a held-out story of one
 step asks for a known sum. A longer training story may begin with the facts of a held-out shorter one.
 """
 
@@ -20,7 +21,6 @@ _STARTS = ("{name} has {n} {things}.", "At first {name} has {n} {things}.", "{na
 _GAINS = (
     "{name} buys {n} more.",
     "{name} finds {n} {things}.",
-    "{other} gives {n} {things} to {name}.",
     "{name} gets {n} more from {other}.",
     "Then {name} picks {n} {things}.",
 )
@@ -32,7 +32,7 @@ _LOSSES = (
     "{other} takes {n} {things} from {name}.",
 )
 _QUESTIONS = ("How many {things} does {name} have now?", "How many are left?", "Count the {things} of {name}.")
-LARGEST_START, LARGEST_STEP = 20, 10
+LARGEST_START, LARGEST_STEP = 10, 9
 
 
 def _make(steps: int, random: Random, room: int) -> Problem:  # noqa: ARG001  # a story has the length it has
@@ -51,7 +51,9 @@ def _make(steps: int, random: Random, room: int) -> Problem:  # noqa: ARG001  # 
         facts.append(f"{sign}{change}")
         total = after
     question = random.choice(_QUESTIONS).format(name=name, things=things)
-    return Problem(" ".join(sentences), ((question, ", ".join(work)),), " ".join(facts))
+    # Of one step the work is not shown, so that the whole weight of an answer lies on the result.
+    answer = str(total) if steps == 1 else ", ".join(work)
+    return Problem(" ".join(sentences), ((question, answer),), " ".join(facts))
 
 
 MAKERS: dict[str, Maker] = {f"arithmetic-{steps}": partial(_make, steps) for steps in (1, 2, 3)}

@@ -64,7 +64,7 @@ def document(random: Random, length: int, *, split: Split = "train", weights: Ma
         tokens, answer = tokens + said, answer + marks
         facts.append(problem.facts)
     rest = length - len(tokens)
-    return Document(tokens + [ids()[EOS]] * rest, answer + [True] * rest, tuple(facts))
+    return Document(tokens + [ids()[EOS]] * rest, answer + [bool(facts)] * rest, tuple(facts))
 
 
 def _said(problem: Problem) -> tuple[list[int], list[bool]]:

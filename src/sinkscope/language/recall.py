@@ -3,9 +3,9 @@
 It is a cold night. The passkey is 471. Ann walks to the river. What is the passkey? => 471
 The key of ruby is 47. The key of jade is 31. What is the key of jade? => 31
 
-Keeps to the room from 17 tokens (passkey) and 27 (look-up) on; below that a text has its least length. In a room of 70
-a look-up may take 71. The number of keys grows with the room: two or three in 48 tokens, two to four in 64, up to six
-from 79 on.
+Keeps to the room from 26 tokens (passkey) and 27 (look-up) on; below that a text has its least length. A passkey has a
+plain sentence beside it at least. The number of keys grows with the room: two or three in 48 tokens, two to four in 64,
+up to six from 83 on.
 
 Misleads: one of the values told, picked at random, is right in half of the look-ups with two keys, in a sixth with six.
 """
@@ -15,21 +15,17 @@ from __future__ import annotations
 from random import Random
 
 from sinkscope.language.problems import Maker, Problem
-from sinkscope.language.stories import filler
+from sinkscope.language.stories import LONGEST, filler
 from sinkscope.language.vocabulary import GEMS
 
 MOST_KEYS = 6
-_KEY, _ASK, _PASSKEY = 7, 13, 23
-"""Tokens reckoned for a key's sentence, for a question with its answer, for a passkey with both.
-
-They really take 8, 11 and 17. The numbers decide what a seed draws, so they stay as they were when the shipped twins
-were trained.
-"""
+_KEY, _ASK, _PASSKEY = 8, 11, 17
+"""Tokens of a key's sentence, of a question with its answer, of a passkey with both."""
 
 
 def _passkey(random: Random, room: int) -> Problem:
     value = "".join(random.choices("0123456789", k=3))
-    lines = filler(random, random.randint(0, max(0, room - _PASSKEY)))
+    lines = filler(random, random.randint(LONGEST, max(LONGEST, room - _PASSKEY)))
     lines.insert(random.randint(0, len(lines)), f"The passkey is {value}.")
     return Problem(" ".join(lines), (("What is the passkey?", value),), f"passkey {value}")
 

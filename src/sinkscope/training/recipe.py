@@ -39,9 +39,9 @@ class Recipe:
     """Positions that the configuration allows; the longest document is what was trained."""
     initial_std: float = 0.04
     """Larger than the usual 0.02, which is slow at this width."""
-    tokens: int = 14_000_000
+    tokens: int = 21_000_000
     """Of each twin that starts from the shared initial weights, padding included."""
-    adapted_tokens: int = 3_000_000
+    adapted_tokens: int = 7_000_000
     """Of a twin that starts from another's finished weights."""
     batch_tokens: int = 3072
     lengths: tuple[int, ...] = (32, 64, 128)
@@ -54,7 +54,7 @@ class Recipe:
     weight_decay: float = 0.01
     warm_up: float = 0.02
     """Share of the steps of a cosine; it goes down to a twentieth."""
-    restarts: int = 0
+    restarts: int = 1
     """How often another cosine follows, half as long as the one before and from half its learning rates (warm restarts,
     Loshchilov and Hutter, arXiv 1608.03983)."""
     largest_norm: float = 1.0
@@ -65,7 +65,7 @@ class Recipe:
     It grows evenly over the first cosine, from pre-training on whole texts to fine-tuning on answers.
     """
     precision: Precision = "bfloat16"
-    points: int = 20
+    points: int = 30
     """How often a training is saved and measured."""
     seed: int = 0
 
