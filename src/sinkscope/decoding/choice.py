@@ -80,10 +80,7 @@ class Choice:
         return (predictions.confidence >= self._threshold) & (predictions.order > -torch.inf)
 
     def _pick(self, scores: torch.Tensor, sure: torch.Tensor, candidates: int, row: int, block: Block) -> torch.Tensor:
-        """Positions to commit in one row. scores (position,): -inf where nothing is to be committed.
-
-        Sure (position,).
-        """
+        """Positions to commit in one row. scores, sure (position,): -inf and False where nothing is to be committed."""
         if self._threshold is None:
             count = self._schedule.count(block.step, block.steps[row], candidates, block.masks[row])
             return scores.topk(count).indices

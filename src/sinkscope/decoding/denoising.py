@@ -62,7 +62,6 @@ def denoise(
         `UserError`.
     """
     mask = _mask_token(model)
-    _mask_token(model)  # before its own way to decode is asked for
     settings = settings or default_denoising(model)
     encoded = encode_prompts(model, prompts)
     check_denoising(model, encoded, settings, intervention, compression)

@@ -78,7 +78,7 @@ def jaccard_steps(sinks: xr.DataArray) -> xr.DataArray:
     overlap = _neighbours(_bare(sinks), "step")
     if "exists" not in sinks.coords:
         return overlap
-    asked = sinks["exists"].any("position").drop_vars("exists", errors="ignore")
+    asked = _bare(sinks["exists"].any("position"))
     return overlap.where(asked & asked.shift(step=1, fill_value=False))
 
 
@@ -98,7 +98,7 @@ def recall_of_first(received: xr.DataArray, k: int = TOP_K) -> xr.DataArray:
     first = int(some.argmax("step"))
     top = _bare(top)
     kept = (top & top.isel(step=first, drop=True)).sum("position") / k
-    return kept.where(some.drop_vars("exists", errors="ignore")).rename("recall_of_first")
+    return kept.where(_bare(some)).rename("recall_of_first")
 
 
 def sink_variance(received: xr.DataArray, sinks: xr.DataArray) -> xr.Dataset:

@@ -41,13 +41,11 @@ def records(rows: Sequence[Row]) -> list[Record]:
 
     score in `unit`, better when high or low; low, high: its 95 % interval, where it has one. difference: score minus
     the plain run's; of too few examples it has no interval. masking: how keys are masked, where that is not as
-    published.
-    experiment: a digest of model and measure.
-    nothing_masked: where an intervention took nothing away, why that may be; there is no difference then. keys_cut:
-    keys masked in a layer and head with sinks. mass: attention removed at the step itself. sink_mass, cut_mass:
-    received attention of the sinks and of what was cut, by the map they were found in. mask_share: share of the masked
-    keys that hold [MASK]. repeated_share: share that the same layer and head lost one step before too. mask_seed: of
-    the control's draw; seed, room, texts: of the examples.
+    published. experiment: a digest of model, measure and versions. nothing_masked: where an intervention took nothing
+    away, why that may be; there is no difference then. keys_cut: keys masked in a layer and head with sinks. mass:
+    attention removed at the step itself. sink_mass, cut_mass: received attention of the sinks and of what was cut, by
+    the map they were found in. mask_share: share of the masked keys that hold [MASK]. repeated_share: share that the
+    same layer and head lost one step before too. mask_seed: of the control's draw; seed, room, texts: of the examples.
     """
     return [_record(row, rows) for row in rows]
 
