@@ -9,14 +9,15 @@ from contextlib import contextmanager
 from typing import Any
 
 import typer
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, Group
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 out = Console()
 err = Console(stderr=True)
-_UNLIMITED = 400
 
 
 def counted(number: int, thing: str) -> str:
@@ -29,21 +30,29 @@ def print_json(document: Mapping[str, Any]) -> None:
     typer.echo(json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False))
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, caption: str | None = None) -> Table:
-    """A table whose cells are plain text (a token such as "[MASK]" is not markup); numbers are set to the right."""
-    made = Table(title=title, caption=caption, title_justify="left", caption_justify="left", title_style="bold")
-    for number, column in enumerate(columns):
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, caption: str = "") -> Group:
+    """A table between its title and its caption, which may be wider than it is."""
+    below = [Text(caption, style="italic dim")] if caption else []
+    return Group(Text(title, style="bold"), cells(columns, rows, out.width), *below)
+
+
+def cells(columns: Sequence[str], rows: Sequence[Sequence[object]], room: int) -> Table:
+    """A table for a screen so wide. Cells are plain text (a token such as "[MASK]" is not markup); numbers are set to
+    the right."""
+    headings, lines = [column.replace("_", " ") for column in columns], [[_plain(cell) for cell in row] for row in rows]
+    widths = _widths([*zip(headings, *lines, strict=True)], room)
+    made = Table()
+    for number, (heading, width) in enumerate(zip(headings, widths, strict=True)):
         numeric = bool(rows) and all(isinstance(row[number], int | float) or row[number] is None for row in rows)
-        made.add_column(column.replace("_", " "), justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        made.add_row(*(_plain(cell) for cell in row))
+        made.add_column(heading, justify="right" if numeric else "left", overflow="fold", width=width)
+    for line in lines:
+        made.add_row(*map(escape, line))
     return made
 
 
-def print_wide(made: Table) -> None:
-    """Print a table; where no terminal sets the width, as wide as its cells are."""
-    console = out if out.is_terminal else Console(file=out.file, width=_UNLIMITED)
-    console.print(made)
+def say_next(command: str) -> None:
+    """Name the command to go on with, in one line that can be copied."""
+    out.print(f"next: {command}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _plain(cell: object) -> str:
@@ -52,7 +61,21 @@ def _plain(cell: object) -> str:
     if isinstance(cell, float):
         return f"{cell:.3f}"
     # A token may be a line break; it must not break the table.
-    return escape(str(cell).replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t"))
+    return str(cell).replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+
+
+def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int | None]:
+    """Widths at which no word is broken, if there is room for them; rich would sooner break a word than a line."""
+    words = [max((cell_len(word) for text in column for word in text.split()), default=1) for column in columns]
+    spare = room - sum(words) - 3 * len(columns) - 1  # a frame and two blanks go with each column
+    if spare < 0:
+        return [None] * len(columns)
+    widths = list[int | None]()
+    for column, width in zip(columns, words, strict=True):
+        more = min(max(map(cell_len, column)) - width, spare)
+        spare -= more
+        widths.append(width + more)
+    return widths
 
 
 @contextmanager

@@ -48,7 +48,7 @@ def print_findings(found: Findings, as_json: bool) -> None:
     for title, some in found.tables.grouped(found.records).items():
         rows = [found.tables.shown(one) for one in some]
         columns, table = _fitting(found.tables, rows, width)
-        table.title = title
+        screen.print(title, style="bold", markup=False, highlight=False)
         screen.print(table)
         _say(found.tables.settings_line(some), width)
         named |= dict.fromkeys(columns)
@@ -74,7 +74,7 @@ def _fitting(tables: Tables, rows: Sequence[dict[str, str]], width: int) -> tupl
     """The fullest table that is no wider, or the leanest that there is; with its columns."""
     for left_out in tables.left_out:
         columns = [name for name in tables.columns_of(rows) if name not in left_out]
-        table = console.table("", columns, [[row[name] for name in columns] for row in rows])
+        table = console.cells(columns, [[row[name] for name in columns] for row in rows], _UNLIMITED)
         if Console(width=_UNLIMITED).measure(table).maximum <= width:
             break
     return columns, table

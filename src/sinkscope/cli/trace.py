@@ -126,9 +126,8 @@ def _report(trace: Trace, as_json: bool) -> None:
     title = f"{trace.path}: {console.counted(len(samples), 'sample')}, {size / 1e6:.2f} MB{left_out}"
     if removed is not None:
         console.err.print(masked_line(removed), style="dim")
-    console.out.print(
-        console.table(title, ["id", "steps", "text"], rows, caption=f"next: sinkscope sinks {trace.path}")
-    )
+    console.out.print(console.table(title, ["id", "steps", "text"], rows))
+    console.say_next(f"sinkscope sinks {trace.path}")
 
 
 def _removed(trace: Trace) -> dict[str, float | None] | None:

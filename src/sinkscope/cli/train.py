@@ -82,5 +82,4 @@ def _report(folders: dict[str, Path], as_json: bool) -> None:
     title = f"Share of {numbers} held-out problems answered exactly"
     console.out.print(console.table(title, ["task", *folders], rows))
     last = list(folders.values())[-1]
-    # Not the table's caption, which would break a long path into lines.
-    console.out.print(f"next: sinkscope evaluate {last}", markup=False, highlight=False, soft_wrap=True)
+    console.say_next(f"sinkscope evaluate {last}")
