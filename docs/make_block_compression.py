@@ -2,8 +2,7 @@
 
     OMP_NUM_THREADS=1 python docs/make_block_compression.py
 
-Finished cells are kept in runs/block-compression and not measured again. It takes about a quarter of an hour on one
-core.
+Finished cells are kept in runs/block-compression and not measured again. It takes five minutes on one core.
 """
 
 import json
