@@ -3,8 +3,8 @@
     OMP_NUM_THREADS=1 python docs/make_interventions.py                     # all of them
     OMP_NUM_THREADS=1 python docs/make_interventions.py passkey copy
 
-Cells go to runs/interventions and are not measured again. The grids of the twins take half an hour on one core, those
-of the real models as long.
+Cells go to runs/interventions and are not measured again. The grids of the twins take ten minutes on one core, those
+of the real models half an hour.
 """
 
 import csv
