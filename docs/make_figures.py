@@ -16,7 +16,7 @@ RUNS = Path("runs/figures")
 PICTURES = Path("docs/figures")
 PROBLEMS = {
     "list": "Copy the list: a d f g k m =>",
-    "jade": "The key of ruby is 47. The key of jade is 31. What is the key of jade? =>",
+    "passkey": "Ann has the ball. The passkey is 315. Bo has the cup. What is the passkey? =>",
 }
 TWINS = ("twin-ar", "twin-dlm", "twin-adapted")
 
