@@ -99,9 +99,35 @@ def test_a_word_that_the_model_lacks(sinkscope: Command, twin_folders: Mapping[s
     assert "prompt '2': " in outcome.err
 
 
+@pytest.mark.parametrize(
+    ("prompts", "said"),
+    [
+        (["Copy the list: a b"], "the prompt does not end with '=>', after which "),
+        (
+            ["Copy the list: a b =>", "a b", "The key of jade is 31."],
+            "2 of 3 prompts do not end with '=>', after which ",
+        ),
+        (["Copy the list: a b => ", [7, 8, 9]], ""),
+    ],
+)
+def test_a_text_that_is_no_question_is_told_of(
+    sinkscope: Command, twin_folders: Mapping[str, Path], tmp_path: Path, prompts: list[object], said: str
+) -> None:
+    named = [{"input_ids" if isinstance(one, list) else "prompt": one} for one in prompts]
+    (tmp_path / "p").write_text("".join(json.dumps(one) + "\n" for one in named))
+    given = (twin_folders["twin-dlm"], "--prompts", tmp_path / "p", "--gen-length", 4, "--block-length", 4)
+    for command in (("generate",), ("trace", "--out", tmp_path / "t")):
+        outcome = sinkscope(*command, *given)
+        assert outcome.code == 0 and outcome.out
+        assert outcome.err.count("\n") == bool(said)
+        assert outcome.err.startswith(f"sinkscope: warning: {said}" if said else "")
+    assert not sinkscope("generate", *given, "--chat").err
+
+
 def test_chat_writes_the_questions_sign(sinkscope: Command, twin_folders: Mapping[str, Path]) -> None:
     command = ("generate", twin_folders["twin-dlm"], "--gen-length", 4, "--json")
     asked = sinkscope(*command, "--chat", "--prompt", "Copy the list: a b").document["results"][0]
     told = sinkscope(*command, "--prompt", "Copy the list: a b =>").document["results"][0]
-    assert asked["sequence"] == told["sequence"]
+    once = sinkscope(*command, "--chat", "--prompt", "Copy the list: a b => ").document["results"][0]
+    assert asked["sequence"] == told["sequence"] == once["sequence"]
     assert asked["sequence"][1:-4] == encode("Copy the list: a b =>")

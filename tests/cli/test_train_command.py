@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
@@ -67,7 +68,9 @@ def test_a_training_that_was_broken_off_is_gone_on_with(
         patched.setattr("sinkscope.training.twins.measure", interrupt)
         broken = sinkscope(*command)
     assert (broken.code, broken.out) == (2, "")
-    assert broken.err == (
+    point, said = broken.err.splitlines(keepends=True)
+    assert re.fullmatch(r"twin-ar: loss \d\.\d{3}, [\d,]+ tokens/s, step 2 of 4\n", point)
+    assert said == (
         "sinkscope: interrupted; what trace, ablate --out, compress --out and train had finished is kept "
         "(go on: trace, ablate and compress with --resume, train by the same command)\n"
     )
@@ -79,7 +82,9 @@ def test_a_training_that_was_broken_off_is_gone_on_with(
         return batch(recipe, number)
 
     monkeypatch.setattr("sinkscope.training.training.batch", watched)
-    assert "twin-ar" in sinkscope(*command).table
+    again = sinkscope(*command)
+    assert again.code == 0 and "twin-ar" in again.out
+    assert re.fullmatch(r"twin-ar: .*, step 4 of 4\n", again.err)
     assert numbers == [2, 3]
     assert (tmp_path / "t" / "twin-ar" / "checkpoint-4").is_dir()
 

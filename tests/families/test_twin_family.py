@@ -18,7 +18,7 @@ from sinkscope.attention import watch
 from sinkscope.decoding import Decoding, Denoising, generate
 from sinkscope.errors import UserError
 from sinkscope.families import PACKAGED, Model, checkpoint, describe_model, load_model, packaged
-from sinkscope.language.vocabulary import BOS, EOS, MASK, PAD, SPECIAL, WORDS, encode, ids
+from sinkscope.language.vocabulary import BOS, END, EOS, MASK, PAD, SPECIAL, WORDS, encode, ids
 from sinkscope.trace import record
 
 NAMES = ("twin-ar", "twin-dlm", "twin-adapted")
@@ -65,6 +65,7 @@ def test_what_a_twin_is(twin: Model) -> None:
     assert family.special_ids == tuple(sorted(ids()[word] for word in SPECIAL))
     assert (family.eos_token_ids, family.pad_token_id, family.position_offset) == ((ids()[EOS],), ids()[PAD], 0)
     assert (family.max_length, family.trained_length, family.closed_vocabulary) == (64, 30, True)
+    assert family.question_end == END
     assert type(twin.network).__name__ == "LlamaForCausalLM"
     assert twin.dtype == torch.float32
 
@@ -85,6 +86,7 @@ def test_other_families_know_no_trained_length(fixtures: Path, causal_folder: Pa
     for folder, family in ((fixtures / "llada-tiny", "llada"), (causal_folder, "causal-lm")):
         found = load_model(folder, device="cpu").family
         assert (found.name, found.trained_length, found.closed_vocabulary) == (family, None, False)
+        assert found.question_end is None
 
 
 def test_half_precision_files_are_worked_with_in_single(twin_folders: Folders, tmp_path: Path) -> None:

@@ -110,6 +110,10 @@ def test_a_chat_is_written_as_documents_are() -> None:
     assert told["input_ids"] == [ids()[BOS], *first, ids()[EOS]]
     one: Any = LITTLE.apply_chat_template(turns[2:], add_generation_prompt=True, return_dict=True)
     assert one["input_ids"] == plain("Copy the list: a b =>")
+    signed: Any = LITTLE.apply_chat_template(
+        [{"role": "user", "content": "Copy the list: a b => "}], add_generation_prompt=True, return_dict=True
+    )
+    assert signed["input_ids"] == one["input_ids"]  # a question that has its sign already gets no second one
     open_ended: Any = LITTLE.apply_chat_template(turns[2:], return_dict=True)
     assert open_ended["input_ids"] == plain("Copy the list: a b")
 

@@ -27,9 +27,9 @@ from report_samples import (
 
 from sinkscope.errors import UserError
 from sinkscope.report import figures
-from sinkscope.report.figures.lifetimes import bin_name, move_shares, survival
+from sinkscope.report.figures.lifetimes import bin_name, lives_and_moves, move_shares, survival
 from sinkscope.report.figures.scores import LOWEST, count_scores
-from sinkscope.report.figures.tokens import top_tokens
+from sinkscope.report.figures.tokens import token_panels, top_tokens
 from sinkscope.sinks import Excess, Threshold, TopK, pick
 
 EPSILONS = [0, 2, 3, 4, 6, 8, 10]
@@ -303,3 +303,28 @@ def test_steps_without_queries_leave_a_gap() -> None:
     asked = sample["queries"].values[:, 4] > 0
     assert not asked.all()
     np.testing.assert_array_equal(~np.isnan(ys(ax.lines[0])), asked)
+
+
+@pytest.mark.parametrize("sinkless", ["a", "b"])
+def test_a_trace_without_sinks_is_told_of_and_the_others_are_drawn(sinkless: str) -> None:
+    def even(sample: xr.Dataset) -> xr.Dataset:
+        return sample.assign(received=xr.full_like(sample["received"], 1 / POSITIONS))
+
+    samples = {label: even(made(1)) if label == sinkless else made(1) for label in "ab"}
+    inputs = figures.Inputs(subjects=tuple(figures.Subject(label, [one], one) for label, one in samples.items()))
+    said = f"{sinkless} left out: the rule finds no sinks: choose a milder one"
+    left, right = lives_and_moves(inputs).axes
+    moves = {str(line.get_label())[0]: line.get_color() for line in right.lines}
+    assert {str(line.get_label()): line.get_color() for line in left.lines} == {
+        label: color for label, color in moves.items() if label != sinkless
+    }
+    assert sorted(moves) == ["a", "b"]
+    assert said in caption_of(figure_of(left))
+    bars = token_panels(inputs)
+    assert [ax.get_title("left") for ax in bars.axes] == [label for label in "ab" if label != sinkless]
+    assert said in caption_of(bars)
+    flat = even(made(1))
+    both = figures.Inputs(subjects=tuple(figures.Subject(label, [flat], flat) for label in "ab"))
+    for draw in (lives_and_moves, token_panels):
+        with pytest.raises(UserError, match=r"^the rule finds no sinks: choose a milder one$"):
+            draw(both)

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from sinkscope.training import (
     Recipe,
     find_kind,
     read_recipe,
+    recipe_from,
     train_twin,
     train_twins,
     training,
@@ -207,6 +209,11 @@ def test_scores_and_card_say_what_the_finished_twin_does(trained_twins: Path) ->
         for task, one in scores.items():
             assert f"| {task} | 2 | {one['score']:.3f} | {one['low']:.3f} to {one['high']:.3f} |" in card
         assert ("started from the finished twin-ar" in card) == (name == "twin-adapted")
+        words = shlex.split(card.split("## Training")[1].split("`")[1])
+        assert words[:4] == ["sinkscope", "train", "--out", "runs/twins"] and set(words[4::2]) == {"--set"}
+        assert (
+            recipe_from({name: json.loads(value) for name, value in (one.split("=") for one in words[5::2])}) == recipe
+        )
         assert "{" not in card.split("```json")[0]
 
 

@@ -4,6 +4,9 @@ Results go to standard output, everything else to standard error.
 """
 
 import json
+import os
+import shlex
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,12 +14,22 @@ from typing import Any
 import typer
 from rich.cells import cell_len
 from rich.console import Console, Group
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-out = Console()
+UNLIMITED = 400
+"""Columns where neither a terminal nor COLUMNS sets the width."""
+
+
+def _width(stated: str) -> int | None:
+    """What COLUMNS says, where it says something; else that of the terminal (None), or as wide as need be."""
+    if stated.isdecimal() and int(stated) > 0:
+        return int(stated)
+    return None if sys.stdout.isatty() else UNLIMITED
+
+
+out = Console(width=_width(os.environ.get("COLUMNS", "")))
 err = Console(stderr=True)
 
 
@@ -41,18 +54,18 @@ def cells(columns: Sequence[str], rows: Sequence[Sequence[object]], room: int) -
     the right."""
     headings, lines = [column.replace("_", " ") for column in columns], [[_plain(cell) for cell in row] for row in rows]
     widths = _widths([*zip(headings, *lines, strict=True)], room)
-    made = Table()
+    made = Table(pad_edge=False)
     for number, (heading, width) in enumerate(zip(headings, widths, strict=True)):
         numeric = bool(rows) and all(isinstance(row[number], int | float) or row[number] is None for row in rows)
-        made.add_column(heading, justify="right" if numeric else "left", overflow="fold", width=width)
+        made.add_column(Text(heading), justify="right" if numeric else "left", overflow="fold", width=width)
     for line in lines:
-        made.add_row(*map(escape, line))
+        made.add_row(*map(Text, line))
     return made
 
 
-def say_next(command: str) -> None:
+def say_next(*command: object) -> None:
     """Name the command to go on with, in one line that can be copied."""
-    out.print(f"next: {command}", markup=False, highlight=False, soft_wrap=True)
+    out.print(Text(f"next: {shlex.join(map(str, command))}"), soft_wrap=True)
 
 
 def _plain(cell: object) -> str:
@@ -60,21 +73,23 @@ def _plain(cell: object) -> str:
         return "-"
     if isinstance(cell, float):
         return f"{cell:.3f}"
-    # A token may be a line break; it must not break the table.
-    return str(cell).replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+    # A token may be a line break or control the terminal; it must not break the table.
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in str(cell))
 
 
-def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int | None]:
-    """Widths at which no word is broken, if there is room for them; rich would sooner break a word than a line."""
+def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int]:
+    """How wide columns may be: as their cells are, and in too little room the widest narrower.
+
+    Words are broken last, the longest first; rich would break any.
+    """
     words = [max((cell_len(word) for text in column for word in text.split()), default=1) for column in columns]
-    spare = room - sum(words) - 3 * len(columns) - 1  # a frame and two blanks go with each column
-    if spare < 0:
-        return [None] * len(columns)
-    widths = list[int | None]()
-    for column, width in zip(columns, words, strict=True):
-        more = min(max(map(cell_len, column)) - width, spare)
-        spare -= more
-        widths.append(width + more)
+    widths = [max(map(cell_len, column)) for column in columns]
+    spare = room - 3 * len(columns) + 1 - sum(widths)  # lines between and around columns, blanks on their inner sides
+    while spare < 0 and max(widths, default=1) > 1:
+        loose = [number for number, width in enumerate(widths) if width > words[number]]
+        widest = max(loose or range(len(widths)), key=widths.__getitem__)
+        widths[widest] -= 1
+        spare += 1
     return widths
 
 

@@ -171,7 +171,7 @@ def _print(watched: Sequence[_Watched], findings: Sequence[str], out: Path) -> N
         )
     for finding in findings:
         console.out.print(f"- {finding}", markup=False, highlight=False)
-    console.say_next(f"sinkscope sinks {out / (names[0] + '.zarr')} --table all")
+    console.say_next("sinkscope", "sinks", out / f"{names[0]}.zarr", "--table", "all")
 
 
 def _print_layers(watched: Sequence[_Watched]) -> None:

@@ -20,6 +20,7 @@ from sinkscope.cli.options import (
     PromptFile,
     PromptText,
     Revision,
+    caution_without_question,
     open_model,
     prompts_from,
 )
@@ -56,6 +57,7 @@ def _generate(
     for tokens in every:
         check_prompts(model, [tokens], settings, intervention)
     warn_beyond_training(model, every, settings)
+    caution_without_question(model, given)
     results: list[dict[str, Any]] = []
     with console.progress(as_json) as bar:
         for start in range(0, len(given), batch_size):

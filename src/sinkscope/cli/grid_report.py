@@ -1,6 +1,5 @@
 """What grids say: tables as wide as the terminal allows, one JSON document, and files."""
 
-import os
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,8 +14,6 @@ from sinkscope.cli import console
 from sinkscope.errors import UserError
 from sinkscope.evaluation.grids import Record, Tables
 from sinkscope.evaluation.grids.tables import as_csv
-
-_UNLIMITED = 400
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +38,7 @@ def print_findings(found: Findings, as_json: bool) -> None:
         said = {"verdicts": list(found.verdicts), "notes": list(found.notes)}
         console.print_json({"cells": list(found.records), "contrasts": list(found.contrasts), **said})
         return
-    width = _width()
+    width = console.out.width
     screen = Console(file=console.out.file, width=width, force_terminal=console.out.is_terminal)
     named: dict[str, None] = {}
     narrow = False
@@ -71,18 +68,14 @@ def write_findings(out: Path, found: Findings) -> None:
 
 
 def _fitting(tables: Tables, rows: Sequence[dict[str, str]], width: int) -> tuple[list[str], Table]:
-    """The fullest table that is no wider, or the leanest that there is; with its columns."""
+    """The fullest table that is no wider, or the leanest that there is, its cells folded; with its columns."""
     for left_out in tables.left_out:
         columns = [name for name in tables.columns_of(rows) if name not in left_out]
-        table = console.cells(columns, [[row[name] for name in columns] for row in rows], _UNLIMITED)
-        if Console(width=_UNLIMITED).measure(table).maximum <= width:
+        values = [[row[name] for name in columns] for row in rows]
+        natural = console.cells(columns, values, console.UNLIMITED)
+        if Console(width=console.UNLIMITED).measure(natural).maximum <= width:
             break
-    return columns, table
-
-
-def _width() -> int:
-    """Of the terminal, or what COLUMNS says; without either as wide as the cells are."""
-    return console.out.width if console.out.is_terminal or "COLUMNS" in os.environ else _UNLIMITED
+    return columns, console.cells(columns, values, width)
 
 
 def _say(text: str, width: int) -> None:

@@ -4,6 +4,8 @@ A command asks for `decoding: DecodingOptions` and is wrapped in `takes_groups`;
 option of the command. An option that is not given leaves the family's own setting.
 """
 
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any
 
@@ -12,7 +14,7 @@ import typer
 from sinkscope.cli.groups import OptionGroup
 from sinkscope.decoding import Decoding, Denoising, default_settings
 from sinkscope.decoding.generation import Settings
-from sinkscope.errors import UserError
+from sinkscope.errors import Caution, UserError
 from sinkscope.families import Model, load_model
 from sinkscope.trace import Prompt, read_prompts, text_prompt
 
@@ -101,6 +103,21 @@ def _in_chat(prompt: Prompt) -> Prompt:
     if not isinstance(prompt.content, str):
         return prompt
     return replace(prompt, content=[{"role": "user", "content": prompt.content}])
+
+
+def caution_without_question(model: Model, prompts: Sequence[Prompt]) -> None:
+    """Tell of texts that the model will not take for questions."""
+    end = model.family.question_end
+    texts = [one.content for one in prompts if isinstance(one.content, str)]
+    unasked = [] if end is None else [text for text in texts if not text.rstrip().endswith(end)]
+    if unasked:
+        which = "the prompt does" if len(prompts) == 1 else f"{len(unasked)} of {len(prompts)} prompts do"
+        warnings.warn(
+            f"{which} not end with {end!r}, after which {model.name} answers; without it a text is gone on with, or "
+            "ends (--chat adds it)",
+            Caution,
+            stacklevel=2,
+        )
 
 
 def option_name(field: str) -> str:

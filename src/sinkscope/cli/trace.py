@@ -20,6 +20,7 @@ from sinkscope.cli.options import (
     PromptFile,
     PromptText,
     Revision,
+    caution_without_question,
     open_model,
     prompts_from,
     whole_numbers,
@@ -91,6 +92,7 @@ def _trace(
             model, given, settings, out=out, recording=recording, batch_size=batch_size, resume=resume,
             overwrite=overwrite, observer=observe, intervention=intervention,
         )  # fmt: skip
+    caution_without_question(model, given)  # after all mistakes, which are one line
     _report(trace, as_json)
 
 
@@ -127,7 +129,7 @@ def _report(trace: Trace, as_json: bool) -> None:
     if removed is not None:
         console.err.print(masked_line(removed), style="dim")
     console.out.print(console.table(title, ["id", "steps", "text"], rows))
-    console.say_next(f"sinkscope sinks {trace.path}")
+    console.say_next("sinkscope", "sinks", trace.path)
 
 
 def _removed(trace: Trace) -> dict[str, float | None] | None:

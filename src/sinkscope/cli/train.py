@@ -55,8 +55,10 @@ def _train(
 
         def observe(kind: Kind, now: Progressed) -> None:
             speed = now.step * recipe.batch_tokens / max(now.seconds, 1e-9)
-            words = f"{kind.name}: loss {now.loss:.3f}, {speed:,.0f} tokens/s"
-            bar.update(stage, description=words, completed=now.step, total=recipe.steps(kind))
+            words, steps = f"{kind.name}: loss {now.loss:.3f}, {speed:,.0f} tokens/s", recipe.steps(kind)
+            bar.update(stage, description=words, completed=now.step, total=steps)
+            if bar.disable and not as_json and now.step in recipe.stops(kind):  # nobody watches the bar: a log
+                typer.echo(f"{words}, step {now.step} of {steps}", err=True)
 
         def say(words: str) -> None:
             bar.update(stage, description=words)
@@ -82,4 +84,4 @@ def _report(folders: dict[str, Path], as_json: bool) -> None:
     title = f"Share of {numbers} held-out problems answered exactly"
     console.out.print(console.table(title, ["task", *folders], rows))
     last = list(folders.values())[-1]
-    console.say_next(f"sinkscope evaluate {last}")
+    console.say_next("sinkscope", "evaluate", last)

@@ -53,6 +53,9 @@ class Family:
     """The longest texts of its training in tokens, where that is known and shorter than the context can be."""
     closed_vocabulary: bool = False
     """A word that the tokenizer lacks was never seen in training: prompts with one are refused, not fed as unknown."""
+    question_end: str | None = None
+    """What stands before every answer in the training; a prompt that does not end with it is a text to be gone on with.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,6 +35,7 @@ from sinkscope.families.tokenizers import read_stock_tokenizer
 
 SECTION = "sinkscope"
 NEXT_TOKEN, MASKED_DIFFUSION = "next-token", "masked-diffusion"
+_QUESTION_END = "=>"
 
 _ALLOWED: Mapping[str, Allowed] = {
     NEXT_TOKEN: {"quantization_config": (None, (None,)), "is_causal": (True, (True, None))},
@@ -110,6 +111,7 @@ def _family(checkpoint: Checkpoint, skeleton: PreTrainedModel, tokenizer: PreTra
         default_decoding=_DECODING[section.objective],
         trained_length=section.trained_length,
         closed_vocabulary=tokenizer is not None and tokenizer.is_fast and tokenizer.unk_token_id is not None,
+        question_end=_QUESTION_END if tokenizer is not None and _QUESTION_END in tokenizer.get_vocab() else None,
     )
 
 

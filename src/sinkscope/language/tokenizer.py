@@ -22,9 +22,11 @@ from sinkscope.language.vocabulary import BOS, EOS, MASK, PAD, SPLIT, UNKNOWN, i
 _PIECE = SPLIT.replace(r"\s", r"\s\x1c-\x1f")
 
 # The question, ` =>`, the answer, `<eos>`, as in the documents of the training; where white space stands is no matter.
+# A question that ends with the sign already gets no second one.
 _CHAT = (
-    "{{ bos_token }}{% for m in messages %}"
-    "{{ ' => ' + m.content + eos_token if m.role == 'assistant' else ' ' + m.content }}"
+    "{{ bos_token }}{% for m in messages %}{% set said = m.content.rstrip() %}"
+    "{{ ' => ' + m.content + eos_token if m.role == 'assistant' "
+    "else ' ' + (said[:-2].rstrip() if said.endswith('=>') else m.content) }}"
     "{% endfor %}{{ ' =>' if add_generation_prompt else '' }}"
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ out.
 
 ## Training
 
-`sinkscope train --out runs/twins`, with the recipe below
+`{command}`, with the recipe below
 
 Llama body, {parameters:.2f} M parameters, {tokens:.1f} M tokens in batches of {batch_tokens}, documents of {lengths}
 tokens, {objective} objective{start}, Muon and AdamW, {precision}. The recipe of the set:
@@ -71,6 +72,7 @@ def write_card(folder: Path, kind: Kind, recipe: Recipe, scores: Sequence[Score]
     text = _CARD.format(
         name=kind.name,
         summary=kind.summary,
+        command=_command(recipe),
         objective=kind.objective,
         start="" if kind.starts_from is None else f", started from the finished {kind.starts_from}",
         words=len(WORDS),
@@ -85,6 +87,14 @@ def write_card(folder: Path, kind: Kind, recipe: Recipe, scores: Sequence[Score]
         scores="\n".join(rows),
     )
     (folder / CARD).write_text(text, encoding="utf-8")
+
+
+def _command(recipe: Recipe) -> str:
+    """What trains twins by this recipe."""
+    usual = Recipe().to_dict()
+    changed = [f"{name}={json.dumps(value)}" for name, value in recipe.to_dict().items() if value != usual[name]]
+    options = [word for one in changed for word in ("--set", one)]
+    return shlex.join(["sinkscope", "train", "--out", "runs/twins", *options])
 
 
 def read_scores(folder: Path) -> list[dict[str, Any]]:

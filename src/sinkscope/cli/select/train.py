@@ -84,4 +84,4 @@ def _report(out: Path, folder: str, skipped: str | None, as_json: bool) -> None:
         for row in rows
     ]
     console.out.print(console.table("Validation pictures after each pass", ["pass", "loss", *columns], table))
-    console.say_next(f"sinkscope select evaluate {folder}")
+    console.say_next("sinkscope", "select", "evaluate", folder)

@@ -185,4 +185,5 @@ def _weights(n: int) -> NDArray[np.float64]:
 
 def _interval(values: NDArray[np.float64]) -> tuple[float, float]:
     low, high = np.percentile(values, _LEVEL)
-    return float(low), float(high)
+    # Sums of shares that cancel leave a rounding error, by which zero must not fall out of the interval.
+    return (0.0 if abs(low) < _ROUNDING else float(low)), (0.0 if abs(high) < _ROUNDING else float(high))

@@ -4,11 +4,11 @@ Of every trace one sample stands for figures of single steps, and all samples fo
 not finished is taken as far as it goes.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import xarray as xr
 
@@ -24,6 +24,7 @@ from sinkscope.sinks.tables.base import View
 from sinkscope.trace import Trace
 from sinkscope.trace.reading import reading_values
 
+Found = TypeVar("Found")
 RULE = Excess()
 """Epsilon 3 on scale "sum"."""
 
@@ -89,6 +90,22 @@ def views(samples: Iterable[xr.Dataset], rule: SinkRule, group: str) -> Iterator
             view = View(sample, rule, group)
             if bool(view.exists.any()):
                 yield view
+
+
+def found_in(subjects: Iterable[Subject], find: Callable[[Subject], Found]) -> tuple[dict[str, Found], tuple[str, ...]]:
+    """What is found in each subject, by its label; and for those in which nothing is, in words why.
+
+    Raises `UserError` where nothing is found in any.
+    """
+    found, without = dict[str, Found](), dict[str, str]()
+    for one in subjects:
+        try:
+            found[one.label] = find(one)
+        except UserError as error:
+            without[one.label] = str(error)
+    if not found:
+        raise UserError("; ".join(dict.fromkeys(without.values())))
+    return found, tuple(f"{label} left out: {why}" for label, why in without.items())
 
 
 def with_first(samples: Iterable[xr.Dataset]) -> tuple[xr.Dataset, Iterator[xr.Dataset]]:

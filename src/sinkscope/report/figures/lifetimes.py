@@ -10,7 +10,8 @@ Where it misleads: in an autoregressive model every step asks another query, so 
 that reason alone; and with few steps the tail rests on few sinks.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -19,7 +20,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from sinkscope.errors import UserError
-from sinkscope.report.figures.inputs import RULE, Inputs, views
+from sinkscope.report.figures.inputs import RULE, Inputs, found_in, views
 from sinkscope.report.figures.labels import caption, entitle, made_by
 from sinkscope.report.figures.panels import fresh_axes, panels, percent_axis, whole_ticks
 from sinkscope.report.figures.registry import figure
@@ -103,10 +104,10 @@ def displacement_shares(samples: Mapping[str, _Some], *, group: str = "all", ax:
     return ax
 
 
-def paint_lives(ax: Axes, alive: Mapping[str, xr.DataArray]) -> None:
-    """Survival curves by label, without title."""
-    for number, (label, share) in enumerate(alive.items()):
-        color, dash, _ = LINES[number % len(LINES)]
+def paint_lives(ax: Axes, alive: Mapping[str, xr.DataArray], among: Sequence[str] = ()) -> None:
+    """Survival curves by label, without title; among: labels of a figure with lines of the same colours elsewhere."""
+    for label, share in alive.items():
+        color, dash, _ = _line(label, among or [*alive])
         ax.plot(
             share["steps"], share, color=color, linestyle=dash, label=label, drawstyle="steps-post", clip_on=False,
             in_layout=False,
@@ -121,11 +122,11 @@ def paint_lives(ax: Axes, alive: Mapping[str, xr.DataArray]) -> None:
         ax.legend(loc="upper right")
 
 
-def paint_moves(ax: Axes, found: Mapping[str, Moves]) -> None:
-    """Shares of moves by label, without title; those that do not move are told in the legend."""
+def paint_moves(ax: Axes, found: Mapping[str, Moves], among: Sequence[str] = ()) -> None:
+    """Shares of moves by label, without title; those that do not move are told in the legend. among: as above."""
     names = max((bins for bins, _ in found.values()), key=len)
-    for number, (label, (bins, shares)) in enumerate(found.items()):
-        color, dash, marker = LINES[number % len(LINES)]
+    for label, (bins, shares) in found.items():
+        color, dash, marker = _line(label, among or [*found])
         places = np.arange(len(bins)) + (len(names) - len(bins)) // 2
         still = np.arange(len(bins)) == len(bins) // 2
         name = f"{label}, stays: {shares[still][0]:.0%}"
@@ -141,20 +142,27 @@ def paint_moves(ax: Axes, found: Mapping[str, Moves]) -> None:
     percent_axis(ax.yaxis)
 
 
-def _title(samples: Mapping[str, _Some], what: str) -> str:
+def _line(label: str, among: Sequence[str]) -> tuple[str, Any, str]:
+    """Colour, dash and marker."""
+    return LINES[among.index(label) % len(LINES)]
+
+
+def _title(samples: Mapping[str, object], what: str) -> str:
     return f"{next(iter(samples))}: {what}" if len(samples) == 1 else what
 
 
 @figure("lifetimes", "how long sinks live, and how far the strongest key moves, for all traces")
 def lives_and_moves(inputs: Inputs) -> Figure:
     """Two panels, one line a trace in each, over all its samples."""
-    samples = inputs.by_label()
-    lives = {label: survival(some, inputs.rule, group=inputs.group) for label, some in samples.items()}
-    moves = {label: move_shares(some, group=inputs.group) for label, some in samples.items()}
+    subjects = inputs.traced()
+    lives, no_lives = found_in(subjects, lambda one: survival(one.samples, inputs.rule, group=inputs.group))
+    moves, no_moves = found_in(subjects, lambda one: move_shares(one.samples, group=inputs.group))
     drawn, (left, right) = panels(2, height=2.9, share=False)
-    paint_lives(left, lives)
-    paint_moves(right, moves)
-    entitle(left, _title(samples, LIVED))
-    entitle(right, _title(samples, MOVED))
-    caption(drawn, made_by(inputs.rule, None, inputs.group, f"left: {LIVES}", f"right: {MOVES}"))
+    labels = [one.label for one in subjects]
+    paint_lives(left, lives, labels)
+    paint_moves(right, moves, labels)
+    entitle(left, _title(lives, LIVED))
+    entitle(right, _title(moves, MOVED))
+    said = (f"left: {LIVES}", *no_lives, f"right: {MOVES}", *no_moves)
+    caption(drawn, made_by(inputs.rule, None, inputs.group, *said))
     return drawn

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sinkscope.errors import UserError
-from sinkscope.report.figures.inputs import RULE, Inputs, with_first
+from sinkscope.report.figures.inputs import RULE, Inputs, found_in, with_first
 from sinkscope.report.figures.labels import caption, entitle, made_by, model_label, token_label
 from sinkscope.report.figures.panels import fresh_axes, legend_above, owner, panels, percent_axis
 from sinkscope.report.figures.registry import figure
@@ -103,14 +103,14 @@ def token_panels(inputs: Inputs) -> Figure:
     subjects = inputs.traced()
     if len(subjects) == 1:
         return owner(token_bars(subjects[0].samples, inputs.rule, group=inputs.group))
-    found = [top_tokens(one.samples, inputs.rule, group=inputs.group) for one in subjects]
-    most = max(len(labels) for _, labels in found)
+    found, left_out = found_in(subjects, lambda one: top_tokens(one.samples, inputs.rule, group=inputs.group))
+    most = max(len(labels) for _, labels in found.values())
     drawn, axes = panels(len(found), height=0.9 + 0.2 * most, share=False)
-    for ax, subject, (table, labels) in zip(axes, subjects, found, strict=True):
+    for ax, (label, (table, labels)) in zip(axes, found.items(), strict=True):
         paint(ax, table, labels)
         ax.set_ylim(most - 0.5, -0.5)
-        entitle(ax, subject.label)
+        entitle(ax, label)
     handles, names = axes[0].get_legend_handles_labels()
     legend_above(drawn, handles, names)
-    caption(drawn, made_by(inputs.rule, None, inputs.group, COUNTED))
+    caption(drawn, made_by(inputs.rule, None, inputs.group, COUNTED, *left_out))
     return drawn
