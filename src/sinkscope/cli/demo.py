@@ -158,9 +158,10 @@ def _answers(watched: Sequence[_Watched]) -> list[dict[str, str]]:
 def _print(watched: Sequence[_Watched], findings: Sequence[str], out: Path) -> None:
     names = [one.name for one in watched]
     overviews = [one.rows("overview")[0] for one in watched]
-    rows = [[key, *(overview[key] for overview in overviews)] for key in overviews[0]]
+    rows = [[key.replace("_", " "), *(overview[key] for overview in overviews)] for key in overviews[0]]
     title = "Sinks by the excess rule (scale sum, epsilon 3), all queries"
-    console.out.print(console.table(title, ["", *names], rows))
+    about = str(watched[0].report.tables["overview"].attrs["about"])
+    console.out.print(console.table(title, ["", *names], rows, caption=about))
     _print_layers(watched)
     for one in watched:
         cells = one.rows("tokens")[:4]
@@ -192,7 +193,7 @@ def _print_layers(watched: Sequence[_Watched]) -> None:
 
 
 def _findings(one: _Watched) -> list[str]:
-    """What the tables say, in words. Every number is the tables' own."""
+    """What the tables of the traces say, in words."""
     overview, token = one.rows("overview")[0], one.rows("tokens")[0]
     places = [row for row in one.rows("positions") if row["samples"] == one.report.samples]
     motion = one.rows("motion")
@@ -209,8 +210,8 @@ def _findings(one: _Watched) -> list[str]:
         f"{one.finished.index(strongest)} ({strongest:.0%}).",
         f"{one.name}: averaged over layers and heads, the strongest token is {token['text']!r} at "
         f"{token['top_frequency']:.0%} of steps; it makes up {token['base_rate']:.1%} of the tokens.",
-        f"{one.name}: at step {first['step']} the strongest token stands at position {first['position']:.1f} and "
-        f"receives {first['received']:.0%}, at step {last['step']} at {last['position']:.1f} and "
+        f"{one.name}: there, at step {first['step']} it stands at position {first['position']:.1f} and receives "
+        f"{first['received']:.0%} of the attention, at step {last['step']} at {last['position']:.1f} and "
         f"{last['received']:.0%} (means over samples).",
         f"{one.name}: from step to step the strongest token of a head changes in {moved:.0%} of cases, least in "
         f"layer {stillest['layer']} ({stillest['moved']:.0%}), most in layer {liveliest['layer']} "
