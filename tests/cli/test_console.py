@@ -1,6 +1,9 @@
 """What is printed keeps its words, and lines that are to be copied, whole."""
 
 import io
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -98,8 +101,8 @@ def test_the_next_command_can_be_copied(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize(("stated", "width"), [("72", 72), ("0", 400), ("", 400), ("wide", 400)])
-def test_columns_says_how_wide_where_it_says_something(
-    monkeypatch: pytest.MonkeyPatch, stated: str, width: int
-) -> None:
-    monkeypatch.setattr("sys.stdout", io.StringIO())
-    assert console._width(stated) == width
+def test_columns_says_how_wide_where_it_says_something(stated: str, width: int) -> None:
+    program = "from sinkscope.cli.console import out; print(out.width)"
+    environment = {**os.environ, "COLUMNS": stated}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True)
+    assert int(done.stdout) == width

@@ -4,11 +4,10 @@ Results go to standard output, everything else to standard error.
 """
 
 import json
-import os
 import shlex
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from shutil import get_terminal_size
 from typing import Any
 
 import typer
@@ -19,17 +18,9 @@ from rich.table import Table
 from rich.text import Text
 
 UNLIMITED = 400
-"""Columns where neither a terminal nor COLUMNS sets the width."""
+"""Columns where neither COLUMNS nor a terminal sets the width."""
 
-
-def _width(stated: str) -> int | None:
-    """What COLUMNS says, where it says something; else that of the terminal (None), or as wide as need be."""
-    if stated.isdecimal() and int(stated) > 0:
-        return int(stated)
-    return None if sys.stdout.isatty() else UNLIMITED
-
-
-out = Console(width=_width(os.environ.get("COLUMNS", "")))
+out = Console(width=get_terminal_size((UNLIMITED, 25)).columns)
 err = Console(stderr=True)
 
 

@@ -42,7 +42,7 @@ out.
 `{command}`, with the recipe below
 
 Llama body, {parameters:.2f} M parameters, {tokens:.1f} M tokens in batches of {batch_tokens}, documents of {lengths}
-tokens, {objective} objective{start}, Muon and AdamW, {precision}. The recipe of the set:
+tokens, {objective} objective{start}, {optimizers}, {precision}. The recipe of the set:
 
 ```json
 {recipe}
@@ -73,6 +73,7 @@ def write_card(folder: Path, kind: Kind, recipe: Recipe, scores: Sequence[Score]
         name=kind.name,
         summary=kind.summary,
         command=_command(recipe),
+        optimizers="AdamW" if recipe.matrix_optimizer == "adamw" else "Muon and AdamW",
         objective=kind.objective,
         start="" if kind.starts_from is None else f", started from the finished {kind.starts_from}",
         words=len(WORDS),
