@@ -66,7 +66,6 @@ def test_a_table_fits_the_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], width: int, there: list[str],
     missing: list[str],
 ) -> None:  # fmt: skip
-    monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setattr(console, "out", Console(width=width))
     ablate_report.print_report(made_rows(), [], False)
     text = capsys.readouterr().out
@@ -80,10 +79,7 @@ def test_a_table_fits_the_terminal(
     assert "detect previous" in text and "difference: score minus" in " ".join(text.split())
 
 
-def test_where_no_terminal_sets_the_width_nothing_is_left_out(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
+def test_where_no_terminal_sets_the_width_nothing_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     ablate_report.print_report(made_rows(), [], False)
     text = capsys.readouterr().out
     # All of them are masked as published, so nothing is to be said of how.

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from cli_runs import Command, files_under
+from rich.console import Console
 
-from sinkscope.cli import train
+from sinkscope.cli import console, train
 from sinkscope.evaluation import LITTLE
 from sinkscope.families import load_model
 from sinkscope.training import Recipe, read_recipe
@@ -110,7 +111,7 @@ def test_the_table_compares_the_twins(sinkscope: Command, finished: Path) -> Non
 
 
 def test_the_next_command_fits_on_a_line(sinkscope: Command, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "30")
+    monkeypatch.setattr(console, "out", Console(width=30))
     shown = sinkscope("train", "--out", finished, "--twin", "twin-ar").table
     assert shown.splitlines()[-1] == f"next: sinkscope evaluate {finished / 'twin-ar' / 'model'}"
 

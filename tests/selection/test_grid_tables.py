@@ -8,7 +8,9 @@ from math import inf
 
 import pytest
 from grid_samples import made_row
+from rich.console import Console
 
+from sinkscope.cli import console
 from sinkscope.cli.grid_report import Findings, print_findings
 from sinkscope.evaluation.grids.tables import as_csv
 from sinkscope.selection import find_channel
@@ -40,7 +42,7 @@ class Printer:
     patch: pytest.MonkeyPatch
 
     def __call__(self, rows: list[Row], width: int) -> list[str]:
-        self.patch.setenv("COLUMNS", str(width))
+        self.patch.setattr(console, "out", Console(width=width))
         every = records(points(rows))
         print_findings(Findings(tables=tables_for(every), records=every, contrasts=[], verdicts=[]), False)
         return self.captured.readouterr().out.splitlines()
