@@ -209,6 +209,7 @@ def test_refusals_are_those_of_python(
     visit.open(report)
     visit.page.locator("#rule").select_option(rule)
     visit.page.locator("#scale").select_option(scale)
+    visit.frames()  # until the rule's own field is there
     visit.page.locator("#setting").fill(number)
     visit.settle()
     assert visit.page.locator("#refusal").text_content() == str(refused.value)
