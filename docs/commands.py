@@ -1,6 +1,10 @@
-"""How the scripts beside this file run the commands that their pages show."""
+"""What the scripts beside this file share: running the commands that their pages show, and tables of what came out."""
+
+import csv
+from pathlib import Path
 
 from sinkscope.cli.main import run
+from sinkscope.evaluation import wilson_interval
 
 
 def sinkscope(command: str) -> None:
@@ -8,3 +12,18 @@ def sinkscope(command: str) -> None:
     print(f"$ sinkscope {command}", flush=True)
     if run(command.split()) != 0:
         raise SystemExit(2)
+
+
+def read_table(file: Path) -> list[dict[str, str]]:
+    """The rows of a `table.csv`."""
+    with file.open(encoding="utf-8", newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def share(mean: float, n: int) -> str:
+    """Right answers of so many examples in per cent, with Wilson's interval.
+
+    Of several draws their mean, with the interval of one draw's number of examples.
+    """
+    low, high = wilson_interval(round(mean * n), n)
+    return f"{100 * mean:.1f} ({100 * low:.1f} to {100 * high:.1f})"

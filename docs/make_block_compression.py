@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from commands import share
 
 import sinkscope as ss
 from sinkscope.compression import Compress, SkipLayers
@@ -21,7 +22,7 @@ from sinkscope.decoding import Denoising
 from sinkscope.decoding.caches import BlockCache, BlockPlace
 from sinkscope.decoding.compressing_blocks import block_layers
 from sinkscope.errors import TrainedLengthWarning
-from sinkscope.evaluation import Score, evaluate, find_task, task_settings, wilson_interval
+from sinkscope.evaluation import Score, evaluate, find_task, task_settings
 from sinkscope.evaluation.ablation import Outcome, difference
 from sinkscope.families import Model
 
@@ -106,11 +107,11 @@ def scored(model: Model, task: str, block: int, compress: Compress | None) -> Sc
 
 def print_table(model: Model, task: str, block: int, plain: Sequence[bool]) -> None:
     """Scores with intervals, and what the key norms do beyond random keys."""
-    print(f"\n{task}, blocks of {block}, n = {N}; everything kept: {share(plain)}\n")
+    print(f"\n{task}, blocks of {block}, n = {N}; everything kept: {share_of(plain)}\n")
     print(f"| | {' | '.join(f'{ratio:g}' for ratio in RATIOS)} |\n|---|{'---|' * len(RATIOS)}")
     for scorer in SCORERS:
         cell = [draws(model, task, block, scorer, ratio) for ratio in RATIOS]
-        print(f"| {scorer} | {' | '.join(share([right for draw in one for right in draw]) for one in cell)} |")
+        print(f"| {scorer} | {' | '.join(share_of([right for draw in one for right in draw]) for one in cell)} |")
     for suffix in ("", ", from layer 2"):
         gaps = []
         for ratio in RATIOS:
@@ -132,14 +133,9 @@ def outcome(right: Sequence[bool]) -> Outcome:
     return Outcome(np.array(right, dtype=np.float64), np.ones(len(right)), exact=True)
 
 
-def share(right: Sequence[bool]) -> str:
-    """Per cent with Wilson's interval.
-
-    Of several draws the mean, with the interval of one draw's number of examples.
-    """
-    mean = sum(right) / len(right)
-    low, high = wilson_interval(round(mean * N), N)
-    return f"{100 * mean:.1f} ({100 * low:.1f} to {100 * high:.1f})"
+def share_of(right: Sequence[bool]) -> str:
+    """The mean of all draws' answers."""
+    return share(sum(right) / len(right), N)
 
 
 if __name__ == "__main__":

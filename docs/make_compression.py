@@ -6,15 +6,12 @@ Cells go to runs/twin-ar, whose table.md has every number, and are not measured 
 docs/figures/compression; the page's tables are printed last. It takes three minutes on one core.
 """
 
-import csv
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from commands import sinkscope
-
-from sinkscope.evaluation import wilson_interval
+from commands import read_table, share, sinkscope
 
 CELLS = Path("runs/twin-ar")
 PICTURES = Path("docs/figures/compression")
@@ -34,8 +31,7 @@ def main() -> None:
     sinkscope(f"compress twin-ar {tasks} --scorer key-norm,random --skip-layers 0,1 {COMMON}")
     sinkscope(f"compress twin-ar --task needle --lengths 32,64 --depths 0,0.25,0.5,0.75,1 --scorer {SCORERS} {COMMON}")
     sinkscope(f"figures --compression {CELLS} --out {PICTURES} --overwrite")
-    with (CELLS / "table.csv").open(encoding="utf-8", newline="") as stream:
-        rows = list(csv.DictReader(stream))
+    rows = read_table(CELLS / "table.csv")
     for task in (*TASKS, "needle"):
         print_table(task, [row for row in rows if row["task"] == task])
 
@@ -44,19 +40,17 @@ def print_table(task: str, rows: Sequence[Row]) -> None:
     """Scores by scorer and share kept, in per cent with Wilson's interval; draws as their mean."""
     plain = next(row for row in rows if row["scorer"] == "all keys")
     ratios = RATIOS.split(",")
-    print(f"\n| {task}; all keys {share([plain])} | {' | '.join(ratios)} |\n|---|{'---|' * len(ratios)}")
+    print(f"\n| {task}; all keys {share_of([plain])} | {' | '.join(ratios)} |\n|---|{'---|' * len(ratios)}")
     cells = defaultdict[tuple[str, str], list[Row]](list)
     for row in rows:
         cells[f"{row['scorer']}, {row['around']}".removesuffix(", "), row["kept"]].append(row)
     for scorer in dict.fromkeys(name for name, _ in cells if name != "all keys"):
-        print(f"| {scorer} | {' | '.join(share(cells[scorer, ratio]) for ratio in ratios)} |")
+        print(f"| {scorer} | {' | '.join(share_of(cells[scorer, ratio]) for ratio in ratios)} |")
 
 
-def share(draws: Sequence[Row]) -> str:
-    """The mean of all draws in per cent, with the interval of one draw's number of examples."""
-    mean, n = fmean(float(row["score"]) for row in draws), int(draws[0]["n"])
-    low, high = wilson_interval(round(mean * n), n)
-    return f"{100 * mean:.1f} ({100 * low:.1f} to {100 * high:.1f})"
+def share_of(draws: Sequence[Row]) -> str:
+    """The mean of all draws."""
+    return share(fmean(float(row["score"]) for row in draws), int(draws[0]["n"]))
 
 
 if __name__ == "__main__":

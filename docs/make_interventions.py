@@ -7,11 +7,10 @@ Cells go to runs/interventions and are not measured again. The grids of the twin
 of the real models half an hour.
 """
 
-import csv
 import sys
 from pathlib import Path
 
-from commands import sinkscope
+from commands import read_table, sinkscope
 
 RUNS = Path("runs/interventions")
 TWINS = "twin-ar twin-dlm twin-adapted"
@@ -38,8 +37,7 @@ def main() -> None:
 
 def print_table(file: Path) -> None:
     """Scores by model, task and keys, with the attention removed at the step itself; one column a control."""
-    with file.open(encoding="utf-8", newline="") as stream:
-        rows = list(csv.DictReader(stream))
+    rows = read_table(file)
     columns = [name for name in dict.fromkeys(row["masked"] for row in rows) if name != "plain"]
     print(
         f"\n| model | task | keys | plain | {' | '.join(columns)} | cut |\n|---|---|---|---|{'---|' * len(columns)}---|"

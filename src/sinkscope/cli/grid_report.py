@@ -9,6 +9,7 @@ from typing import Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from sinkscope.cli import console
 from sinkscope.errors import UserError
@@ -39,14 +40,12 @@ def print_findings(found: Findings, as_json: bool) -> None:
         console.print_json({"cells": list(found.records), "contrasts": list(found.contrasts), **said})
         return
     width = console.out.width
-    screen = Console(file=console.out.file, width=width, force_terminal=console.out.is_terminal)
     named: dict[str, None] = {}
     narrow = False
     for title, some in found.tables.grouped(found.records).items():
         rows = [found.tables.shown(one) for one in some]
         columns, table = _fitting(found.tables, rows, width)
-        screen.print(title, style="bold", markup=False, highlight=False)
-        screen.print(table)
+        console.out.print(Text(title, style="bold"), table, sep="\n")
         _say(found.tables.settings_line(some), width)
         named |= dict.fromkeys(columns)
         narrow |= len(columns) < len(found.tables.columns_of(rows))
