@@ -6,7 +6,7 @@ import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sinkscope.ordering import TOLERANCE, WIDEST, exceeds, graded, highest, ordered
+from sinkscope.ordering import TOLERANCE, WIDEST, exceeds, graded, highest, ordered, settled
 
 NOISE = 1e-6
 levels = st.lists(st.integers(-9, 9), min_size=1, max_size=40)
@@ -82,6 +82,18 @@ def test_the_highest_k(places: list[int], k: int, seed: int) -> None:
     values[np.array(places) == 0] = np.nan
     wanted = sorted((place for place in range(len(places)) if places[place]), key=lambda place: -places[place])[:k]
     assert np.flatnonzero(highest(values, k)).tolist() == sorted(wanted)
+
+
+@given(rows, st.integers(1, 40))
+def test_all_forms_say_the_same(row: list[float], k: int) -> None:
+    values = torch.tensor(row, dtype=torch.float64)
+    # NaN takes part in nothing, and minus infinity stands for it among the highest.
+    values = values.masked_fill(values == -torch.inf, torch.nan)
+    order = [place for place in ordered(values).tolist() if not values[place].isnan()]
+    assert np.flatnonzero(highest(values.numpy(), k)).tolist() == sorted(order[:k])
+    fixed = settled(values)
+    by_value = fixed.nan_to_num(nan=-torch.inf, posinf=torch.inf).argsort(descending=True, stable=True).tolist()
+    assert [place for place in by_value if not values[place].isnan()] == order
 
 
 @given(levels, seeds, st.integers(-9, 9))

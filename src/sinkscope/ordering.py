@@ -1,7 +1,9 @@
 """The one way to put floating-point values in order: to a stated number of digits, ties by position.
 
     graded(values)                  # (..., key) whole numbers: equal where values are equal but for rounding noise
+    settled(values)                 # (..., key) values: those of a grade are the same to the bit
     ordered(values)                 # (..., key) indices, the highest first; of equals the one further left
+    highest(values, k)              # (..., key) boolean, on numpy arrays
     exceeds(values, limit)          # above the limit by more than noise
 
 What comes out of a network differs in its last digits with the batch, the device and the order of a sum. Measured in
@@ -77,16 +79,36 @@ def ordered(values: torch.Tensor, *, descending: bool = True, unit: torch.Tensor
     return grades.argsort(dim=-1, descending=descending, stable=True)
 
 
-def highest(values: NDArray[np.floating], k: int) -> NDArray[np.bool_]:
+def settled(values: torch.Tensor, unit: torch.Tensor | float = 0.0) -> torch.Tensor:
+    """Values (..., key) in which those of one grade all have the highest of them: any order ties where they tie."""
+    grades = graded(values, unit)
+    at = grades.clamp(min=0)
+    found = values.detach().masked_fill(grades < 0, -torch.inf)
+    of_grade = torch.full_like(found, -torch.inf).scatter_reduce(-1, at, found, "amax")
+    return of_grade.gather(-1, at).masked_fill(grades < 0, torch.nan)
+
+
+def highest(values: NDArray[np.float64], k: int) -> NDArray[np.bool_]:
     """True at the k highest numbers of the last axis, of equals those further left, never at NaN."""
-    order = ordered(torch.from_numpy(np.ascontiguousarray(values)))[..., :k].numpy()
-    marked = np.zeros(values.shape, dtype=np.bool_)
-    np.put_along_axis(marked, order, True, axis=-1)
-    return marked & ~np.isnan(values)
+    ranked = np.where(np.isnan(values), -np.inf, values)
+    keys = values.shape[-1]
+    if k >= keys:
+        return ranked > -np.inf
+    parted = np.partition(ranked, (keys - k - 1, keys - k), axis=-1)
+    next_best, last = parted[..., keys - k - 1], parted[..., keys - k]
+    marked: NDArray[np.bool_] = (ranked >= last[..., None]) & (ranked > -np.inf)
+    # Where the next value is as high but for noise, the full order decides.
+    with np.errstate(invalid="ignore"):
+        close = ~(last - next_best > TOLERANCE * np.maximum(abs(last), abs(next_best)))
+    if close.any():
+        order = ordered(torch.from_numpy(ranked[close]))[..., :k].numpy()
+        chosen = np.zeros(ranked[close].shape, dtype=np.bool_)
+        np.put_along_axis(chosen, order, True, axis=-1)
+        marked[close] = chosen & (ranked[close] > -np.inf)
+    return marked
 
 
-def exceeds(values: xr.DataArray, limit: xr.DataArray | float, unit: xr.DataArray | float = 0.0) -> xr.DataArray:
-    """Where values lie above the limit by more than noise. unit: as of `graded`. Never at NaN."""
-    size = np.maximum(np.maximum(abs(values), abs(limit)), unit)
-    above: xr.DataArray = values - limit > TOLERANCE * size
+def exceeds(values: xr.DataArray, limit: xr.DataArray | float) -> xr.DataArray:
+    """Where values lie above the limit by more than noise. Never at NaN."""
+    above: xr.DataArray = values > limit + TOLERANCE * abs(limit)
     return above

@@ -1,13 +1,15 @@
 """What each scorer says, against formulas written out by hand, and laws that hold for all of them."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from cached_layers import BATCH, DIM, GROUPS, KEYS, KV_HEADS, QUERIES, made_up, one_row
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sinkscope.compression import SCORERS, CachedLayer, Scorer, choose_kept, make_scorer
-from sinkscope.compression.scorers.base import rounded
 from sinkscope.errors import UserError
 
 NAMES = (
@@ -52,23 +54,32 @@ def test_a_row_is_scored_as_if_it_were_alone(name: str) -> None:
     torch.testing.assert_close(together, scorer.importance(one_row(cached, 1)), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["snapkv", "sparse-dllm"])
-def test_sums_in_another_order_are_no_other_importance(name: str) -> None:
-    """To the digit: of keys that tie but for rounding the same stay alone and in any batch."""
-    cached, scorer = made_up(padding=3), small(name)
-    assert torch.equal(scorer.importance(cached)[1:, :, 3:], scorer.importance(one_row(cached, 1)))
+LOOKING = sorted(SCORERS.keys() - {"random", "streaming"})
+"""Scorers that look at what a network computed."""
 
 
-def test_rounding_keeps_five_digits() -> None:
-    exact = torch.randn(997, dtype=torch.float64) * 10.0 ** torch.randint(-9, 9, (997,))
-    near = rounded(exact)
-    assert near.dtype == torch.float32
-    torch.testing.assert_close(near.double(), exact, rtol=2**-16, atol=0)
-    binary = torch.tensor([0.2 + 1.5e-8, 0.2 - 1.5e-8, 0.2], dtype=torch.float64)
-    assert len(set(rounded(binary).tolist())) == 1
-    assert len(set(rounded(torch.tensor([0.2, 0.20001])).tolist())) == 2
-    special = torch.tensor([0.0, torch.inf, -torch.inf])
-    assert torch.equal(rounded(special), special)
+@pytest.mark.parametrize("name", LOOKING)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_keys_that_are_equal_but_for_noise_are_equally_important(name: str, seed: int) -> None:
+    """Identical tokens: keys 1, 2, ... of a row are copies of each other; noise of 1e-6 must not order them."""
+    draw = torch.Generator().manual_seed(seed)
+
+    def noisy(values: torch.Tensor) -> torch.Tensor:
+        return values * (1 + 1e-6 * (2 * torch.rand(values.shape, generator=draw) - 1))
+
+    torch.manual_seed(seed)
+    cached = made_up(causal=False)
+    copies = {
+        part: torch.cat([held[:, :, :1], held[:, :, 1:2].expand_as(held[:, :, 1:])], dim=2)
+        for part, held in (("keys", cached.keys), ("values", cached.values), ("received", cached.received))
+    }
+    exact = replace(cached, **copies)
+    once, again = (replace(exact, **{part: noisy(held) for part, held in copies.items()}) for _ in range(2))
+    scorer = make_scorer(name, kernel=1) if name in ("snapkv", "sparse-dllm") else small(name)
+    for count in (2, 5, KEYS - 1):
+        kept = [choose_kept(scorer.importance(one), one.real, [count, count]) for one in (exact, once, again)]
+        assert torch.equal(kept[0], kept[1])
+        assert torch.equal(kept[0], kept[2])
 
 
 @ALL

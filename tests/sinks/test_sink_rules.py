@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from sink_samples import LAWS, row
 
 from sinkscope.errors import UserError
+from sinkscope.ordering import TOLERANCE
 from sinkscope.sinks import RULES, Excess, First, SinkRule, Threshold, TopK, ZScore, find_sinks, make_rule, mark_sinks
-from sinkscope.sinks.rules.excess import excess
 
 UNIT = {"percent": 100.0, "mean": 1.0}
 RULES_IN_USE: list[SinkRule] = [
@@ -80,11 +80,21 @@ def test_excess_is_the_leave_one_out_mean(values: np.ndarray, scale: str, size: 
     epsilon = size * factor / keys
     scores = factor * values
     gaps = [scores[j] - np.mean(np.delete(scores, j)) for j in range(keys)]
-    np.testing.assert_allclose(excess(row(*values), scale), gaps, rtol=1e-12, atol=1e-12 * factor)
-    closed = scores - scores.sum() / keys - epsilon * (keys - 1) / keys
-    assume(np.abs(closed).min() > 1e-9 * factor)
+    limit = scores.sum() / keys + epsilon * (keys - 1) / keys
+    assume(np.abs(scores - limit).min() > 2 * TOLERANCE * limit)
     assume(scale == "sum" or epsilon < factor)
-    assert marked(values, Excess(epsilon, scale)) == (closed > 0).tolist()
+    assert marked(values, Excess(epsilon, scale)) == [gap > epsilon for gap in gaps]
+
+
+@pytest.mark.parametrize("rule", LOOKING, ids=lambda rule: str(rule))
+@LAWS
+@given(values=shares, seed=st.integers(0, 2**32 - 1))
+def test_rounding_noise_of_a_network_makes_no_sink_and_takes_none(
+    rule: SinkRule, values: np.ndarray, seed: int
+) -> None:
+    """Multiples of 2^-10 are far from any limit or on it: a rule says the same of them in exact numbers."""
+    noisy = values * (1 + np.random.default_rng(seed).uniform(-1e-6, 1e-6, values.shape))
+    assert marked(noisy, rule) == marked(values, rule)
 
 
 @pytest.mark.parametrize("rule", LOOKING, ids=lambda rule: str(rule))
@@ -187,5 +197,5 @@ def test_half_precision_is_widened_before_it_is_added() -> None:
     received = xr.DataArray(values, dims="position")
     total = values.astype(np.float64).sum()
     gap = 4096 * (float(values[0]) - (total - float(values[0])) / 4095)
-    assert not mark_sinks(received, Excess(gap + 1e-6)).any()
-    assert mark_sinks(received, Excess(gap - 1e-6)).sum() == 1
+    assert not mark_sinks(received, Excess(gap + 1e-4)).any()
+    assert mark_sinks(received, Excess(gap - 1e-4)).sum() == 1

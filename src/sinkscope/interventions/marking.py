@@ -7,13 +7,14 @@ afford for the two it needs most. Those two have a form in tensors here; every o
 import torch
 import xarray as xr
 
+from sinkscope.ordering import ordered
 from sinkscope.sinks import First, SinkRule, TopK
 
 
 def marked(rule: SinkRule, received: torch.Tensor, eligible: torch.Tensor) -> torch.Tensor:
     """Where `rule` sees a sink among the eligible keys: (batch, head, key) boolean, as `received` and `eligible`."""
     if isinstance(rule, TopK):
-        order = received.masked_fill(~eligible, -torch.inf).argsort(dim=-1, descending=True, stable=True)
+        order = ordered(received.masked_fill(~eligible, torch.nan))
         found = torch.zeros_like(eligible).scatter(-1, order[..., : int(rule.k)], True)
         return found & eligible
     if isinstance(rule, First):

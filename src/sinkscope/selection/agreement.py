@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from sinkscope.compression.diagnostics.ranks import spearman
+from sinkscope.ordering import ordered
 from sinkscope.selection.budgets import check_alpha, count_kept, gate_shares
 from sinkscope.selection.model import SelectiveViT
 from sinkscope.selection.selectors import SELECTORS, AtGate, Selector
@@ -70,7 +71,7 @@ def agreement(model: SelectiveViT, images: torch.Tensor, alpha: float) -> Iterat
     counts = [count_kept(share, patches) for share in gate_shares(alpha, len(model.gates))]
     for place, name, own, other in listening.heard:
         there = own.shape[-1]
-        ours, theirs = (scores.argsort(dim=-1, descending=True)[:, : counts[place]] for scores in (own, other))
+        ours, theirs = (ordered(scores)[:, : counts[place]] for scores in (own, other))
         shared = (ours.unsqueeze(-1) == theirs.unsqueeze(1)).any(-1)
         ranks = spearman(own.double().cpu().numpy(), other.double().cpu().numpy())
         yield Agreement(

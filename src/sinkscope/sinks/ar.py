@@ -17,6 +17,7 @@ import numpy as np
 import xarray as xr
 
 from sinkscope.errors import UserError
+from sinkscope.ordering import exceeds
 from sinkscope.sinks.blocks import widened
 from sinkscope.sinks.lexicon import model_attributes
 from sinkscope.sinks.scales import key_exists, require_position
@@ -76,7 +77,7 @@ def sink_k(
     size = alpha.sizes["position"]
     if first is not None and not 1 <= first <= size:
         raise UserError(f"first must lie between 1 and the {size} tokens of the pass, got {first}")
-    share = (alpha > epsilon).mean([dim for dim in alpha.dims if dim != "position"])
+    share = exceeds(alpha, epsilon).mean([dim for dim in alpha.dims if dim != "position"])
     share = share.isel(position=slice(first)).rename("sink_k")
     share.attrs = {
         "epsilon": epsilon,

@@ -17,9 +17,10 @@ from collections.abc import Sequence
 import xarray as xr
 
 from sinkscope.errors import UserError
+from sinkscope.ordering import exceeds
 from sinkscope.sinks.blocks import by_step_blocks
 from sinkscope.sinks.rules import KeyCounts, SinkRule
-from sinkscope.sinks.rules.excess import excess, require_epsilon, require_reachable
+from sinkscope.sinks.rules.excess import limit, require_epsilon, require_reachable
 from sinkscope.sinks.scales import key_count, key_exists, require_position
 
 EPSILONS = (0.0, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0)
@@ -88,10 +89,12 @@ def count_non_sinks(received: xr.DataArray, epsilons: Sequence[float], scale: st
     require_position(received)
 
     def count(part: xr.DataArray) -> xr.Dataset:
-        margin = excess(part, scale)
         rest = [dim for dim in part.dims if dim != "step"]
         cells = part.notnull().sum(rest)
-        sinks = [(margin > epsilon).sum(rest).expand_dims(epsilon=[float(epsilon)]) for epsilon in epsilons]
+        sinks = [
+            exceeds(part, limit(part, epsilon, scale)).sum(rest).expand_dims(epsilon=[float(epsilon)])
+            for epsilon in epsilons
+        ]
         found = xr.concat(sinks, dim="epsilon", coords="minimal", compat="override", join="exact")
         return xr.Dataset({"non_sinks": cells - found, "cells": cells})
 

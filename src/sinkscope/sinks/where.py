@@ -15,6 +15,7 @@ import numpy as np
 import xarray as xr
 
 from sinkscope.sinks.blocks import by_step_blocks
+from sinkscope.sinks.rules import TopK
 from sinkscope.sinks.scales import full_score, key_count, require_position, require_scale
 
 NOWHERE = -1
@@ -80,15 +81,12 @@ def layer_counts(sinks: xr.DataArray, keep: tuple[str, ...] = ("layer",)) -> xr.
 
 
 def _top(part: xr.DataArray) -> xr.Dataset:
-    """Position label and value of the highest number of every row."""
-    filled = part.fillna(-1.0)
-    index = filled.argmax("position")
-    highest = filled.max("position")
+    """Position label of the highest number of every row, and its value, NaN where there is none."""
+    top = TopK(1).marks(part)
+    index = top.argmax("position")
     labels = xr.DataArray(part["position"].values[index.values], dims=index.dims, coords=index.coords)
-    some = highest >= 0
-    return xr.Dataset(
-        {"position_of_top": labels.where(some, NOWHERE).astype(np.int64), "received": highest.where(some)}
-    )
+    where = labels.where(top.any("position"), NOWHERE).astype(np.int64)
+    return xr.Dataset({"position_of_top": where, "received": part.max("position")})
 
 
 def _tops(part: xr.DataArray) -> xr.Dataset:

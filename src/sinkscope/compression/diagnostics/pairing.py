@@ -19,10 +19,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 import xarray as xr
 from numpy.typing import NDArray
 
 from sinkscope.errors import UserError
+from sinkscope.ordering import settled
 from sinkscope.sinks import received_from
 from sinkscope.sinks.ar import attends_both_ways
 from sinkscope.sinks.lexicon import model_attributes
@@ -75,7 +77,9 @@ def pair_norms(sample: xr.Dataset, which: Which = WHOLE) -> xr.Dataset:
         )
     pairs = xr.Dataset({"attention": attention.where(there), "norm": norm.where(there)})
     pairs.attrs = {"group": which.group, "among": which.among}
-    return pairs.transpose("step", "layer", "kv_head", "position")
+    pairs = pairs.transpose("step", "layer", "kv_head", "position")
+    # Norms that are equal but for noise tie, as they do for the scorers that drop by them.
+    return pairs.assign(norm=pairs["norm"].copy(data=settled(torch.from_numpy(pairs["norm"].values)).numpy()))
 
 
 def steps_that_count(sample: xr.Dataset) -> NDArray[np.int64]:

@@ -4,10 +4,8 @@ A scorer sees one layer of a cache as a `CachedLayer`, of an autoregressive mode
 and gives one number for every key of every key head. It never drops anything itself: a budget says how many keys stay,
 `choosing.choose_kept` says which, and ties go to the key that stands further left.
 
-Norms and cosines are added up in float64 and rounded to float32, so that stored values alone decide: not their dtype,
-not the device, not the order of a sum. Products with queries follow keys and queries that came out of a network's own
-products, whose last digits depend on the batch and the device: `rounded` drops them, so that what is equal but for them
-is a tie.
+Keys, values and queries came out of a network's own products, whose last digits depend on the batch and the device, and
+rotation changes the last digits of a norm. `told_apart` drops them, so that what is equal but for them is a tie.
 """
 
 from __future__ import annotations
@@ -18,6 +16,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Protocol
 
 import torch
+
+from sinkscope.ordering import settled
 
 
 class Rotation(Protocol):
@@ -115,11 +115,14 @@ def norms(vectors: torch.Tensor) -> torch.Tensor:
     return exact.float()
 
 
-def rounded(importance: torch.Tensor) -> torch.Tensor:
-    """Importance to 16 binary digits, float32: five decimal ones, fewer than what a float32 pass is sure of."""
-    mantissa, exponent = torch.frexp(importance.double())
-    near = torch.ldexp((mantissa * 2**16).round(), exponent - 16)
-    return torch.where(importance.isfinite(), near, importance.double()).float()
+def told_apart(importance: torch.Tensor, real: torch.Tensor, *, signed: bool = False) -> torch.Tensor:
+    """Importance (batch, kv_head, key) as float32, in which real keys that differ by no more than noise are equal.
+
+    signed: whether the parts of a number cancel, so that its noise is that of the row's largest.
+    """
+    known = importance.masked_fill(~real, torch.nan)
+    unit = known.abs().nan_to_num(0).amax(-1, keepdim=True) if signed else 0.0
+    return settled(known, unit).nan_to_num(nan=0.0, posinf=torch.inf, neginf=-torch.inf).float()
 
 
 def mean_over_group(per_head: torch.Tensor, kv_heads: int) -> torch.Tensor:

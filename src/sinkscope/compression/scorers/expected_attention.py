@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
-from sinkscope.compression.scorers.base import CachedLayer, Scorer, by_group, mean_over_group, norms
+from sinkscope.compression.scorers.base import CachedLayer, Scorer, by_group, mean_over_group, norms, told_apart
 from sinkscope.compression.scorers.registry import check_whole, scorer
 
 _REMEMBERED = 256
@@ -51,7 +51,7 @@ class ExpectedAttention(Scorer):
         hidden = (~cached.real | first).unsqueeze(2)
         attention = scores.masked_fill(hidden, -torch.inf).softmax(-1).nan_to_num(0)
         importance = mean_over_group(attention.flatten(1, 2), kv_heads) * norms(cached.values)
-        return importance.masked_fill(first, torch.inf)
+        return told_apart(importance, cached.real & ~first).masked_fill(first, torch.inf)
 
     def _statistics(self, cached: CachedLayer) -> tuple[torch.Tensor, torch.Tensor]:
         """Mean (batch, head, dim) and covariance (batch, head, dim, dim) of queries at the positions to come."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from sinkscope.compression.scorers.base import CachedLayer, Scorer, norms
+from sinkscope.compression.scorers.base import CachedLayer, Scorer, norms, told_apart
 from sinkscope.compression.scorers.registry import scorer
 
 
@@ -18,4 +18,4 @@ class HighKeyNorm(Scorer):
     """High key norms stay."""
 
     def importance(self, cached: CachedLayer) -> torch.Tensor:
-        return norms(cached.keys)
+        return told_apart(norms(cached.keys), cached.real)

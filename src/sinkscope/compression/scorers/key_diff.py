@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from sinkscope.compression.scorers.base import CachedLayer, Scorer
+from sinkscope.compression.scorers.base import CachedLayer, Scorer, told_apart
 from sinkscope.compression.scorers.registry import scorer
 
 
@@ -22,4 +22,4 @@ class KeyDiff(Scorer):
         unit = torch.nn.functional.normalize(cached.keys.detach().double(), dim=-1)
         unit = unit.masked_fill(~cached.real.unsqueeze(-1), 0)
         mean = torch.nn.functional.normalize(unit.sum(2, keepdim=True), dim=-1)
-        return -(unit * mean).sum(-1).float()
+        return told_apart(-(unit * mean).sum(-1), cached.real, signed=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from sinkscope.compression.scorers.base import CachedLayer, Scorer, norms
+from sinkscope.compression.scorers.base import CachedLayer, Scorer, norms, told_apart
 from sinkscope.compression.scorers.registry import scorer
 
 
@@ -20,4 +20,4 @@ class KeyNorm(Scorer):
     """Low key norms stay."""
 
     def importance(self, cached: CachedLayer) -> torch.Tensor:
-        return -norms(cached.keys)
+        return -told_apart(norms(cached.keys), cached.real)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from sinkscope.compression.scorers.base import CachedLayer, Scorer, mean_over_group
+from sinkscope.compression.scorers.base import CachedLayer, Scorer, mean_over_group, told_apart
 from sinkscope.compression.scorers.registry import scorer
 
 
@@ -26,7 +26,7 @@ class ReceivedAttention(Scorer):
     def importance(self, cached: CachedLayer) -> torch.Tensor:
         assert cached.received is not None
         received = mean_over_group(cached.received.float(), cached.keys.shape[1])
-        if not cached.causal:
-            return received
-        seen_by = cached.length.view(-1, 1, 1) - cached.positions
-        return received / seen_by.clamp(min=1)
+        seen_by = (
+            cached.length.view(-1, 1, 1) - cached.positions if cached.causal else torch.ones_like(cached.positions)
+        )
+        return told_apart(received / seen_by.clamp(min=1), cached.real)

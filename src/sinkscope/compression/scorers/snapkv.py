@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from sinkscope.compression.scorers.asking import attention_of, last_queries
-from sinkscope.compression.scorers.base import CachedLayer, Scorer, mean_over_group, over_neighbours, rounded
+from sinkscope.compression.scorers.base import CachedLayer, Scorer, mean_over_group, over_neighbours, told_apart
 from sinkscope.compression.scorers.registry import check_whole, scorer
 from sinkscope.errors import UserError
 
@@ -44,7 +44,7 @@ class SnapKV(Scorer):
         groups = by_head.shape[1] // cached.keys.shape[1]
         real, outside = (one.repeat_interleave(groups, dim=1) for one in (cached.real, cached.real & ~in_window))
         smooth = over_neighbours(self._smoothed, by_head.masked_fill(~outside, 0), real)
-        importance = rounded(mean_over_group(smooth, cached.keys.shape[1]))
+        importance = told_apart(mean_over_group(smooth, cached.keys.shape[1]), cached.real & ~in_window)
         # Attention is at most 1, so the window comes before everything else.
         return torch.where(in_window, 2 + (cached.positions - start).float(), importance)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from sinkscope.compression.scorers.asking import grouped_scores, last_queries
-from sinkscope.compression.scorers.base import CachedLayer, Scorer, over_neighbours, rounded
+from sinkscope.compression.scorers.base import CachedLayer, Scorer, over_neighbours, told_apart
 from sinkscope.compression.scorers.registry import check_whole, scorer
 from sinkscope.errors import UserError
 
@@ -44,7 +44,7 @@ class SparseDLLM(Scorer):
         by_head = grouped_scores(mean, cached.keys).squeeze(2)  # (batch, head, key)
         real = cached.real[:, :1]
         highest = over_neighbours(self._highest, by_head.mean(1, keepdim=True).masked_fill(~real, -torch.inf), real)
-        return rounded(highest).expand(-1, cached.keys.shape[1], -1)
+        return told_apart(highest, real, signed=True).expand(-1, cached.keys.shape[1], -1)
 
     def _highest(self, values: torch.Tensor) -> torch.Tensor:
         """Moving maximum over the keys (batch, 1, key)."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from sinkscope.compression.scorers.base import CachedLayer, Scorer, norms
+from sinkscope.compression.scorers.base import CachedLayer, Scorer, norms, told_apart
 from sinkscope.compression.scorers.registry import scorer
 
 
@@ -17,4 +17,4 @@ class ValueNorm(Scorer):
     """High value norms stay."""
 
     def importance(self, cached: CachedLayer) -> torch.Tensor:
-        return norms(cached.values)
+        return told_apart(norms(cached.values), cached.real)

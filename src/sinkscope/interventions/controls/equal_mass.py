@@ -10,6 +10,7 @@ import torch
 
 from sinkscope.interventions.controls.base import Control, Situation, lowest_ranked
 from sinkscope.interventions.controls.registry import control
+from sinkscope.ordering import ordered
 
 
 @control("equal-mass")
@@ -24,5 +25,5 @@ class EqualMass(Control):
         held = situation.received.masked_fill(~situation.candidates, 0).double().gather(-1, order)
         wanted = situation.received.masked_fill(~situation.sinks, 0).double().sum(-1, keepdim=True)
         reached = torch.cat([torch.zeros_like(wanted), held.cumsum(-1)], dim=-1)  # with none, one, two ... of them
-        count = (reached - wanted).abs().argmin(-1)
+        count = ordered((reached - wanted).abs(), descending=False, unit=wanted)[..., 0]  # of equally near, the fewest
         return lowest_ranked(situation.noise, situation.candidates, count)

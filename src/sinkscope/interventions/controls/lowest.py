@@ -7,6 +7,7 @@ import torch
 
 from sinkscope.interventions.controls.base import Control, Situation, lowest_ranked
 from sinkscope.interventions.controls.registry import control
+from sinkscope.ordering import settled
 
 
 @control("lowest")
@@ -16,4 +17,6 @@ class Lowest(Control):
     noisy = False
 
     def choose(self, situation: Situation) -> torch.Tensor:
-        return lowest_ranked(situation.received, situation.candidates, situation.sinks.sum(-1))
+        candidates = situation.candidates
+        received = settled(situation.received.masked_fill(~candidates, torch.nan))
+        return lowest_ranked(received, candidates, situation.sinks.sum(-1))

@@ -8,6 +8,8 @@ from typing import ClassVar
 
 import torch
 
+from sinkscope.ordering import ordered
+
 TEMPERATURE = 1.0
 """Of the relaxation: how far from the threshold, in units of the score, a patch still feels the gradient."""
 
@@ -53,8 +55,8 @@ class Mode(ABC):
 
 def top(asked: Asked) -> torch.Tensor:
     """(batch, patch) boolean: the `counts` patches of the highest score, of equal ones the one further left."""
-    scores = asked.scores.detach().masked_fill(~asked.there, -torch.inf)
-    order = scores.argsort(dim=-1, descending=True, stable=True)
+    scores = asked.scores.detach().masked_fill(~asked.there, torch.nan)
+    order = ordered(scores)
     places = torch.arange(order.shape[-1], device=order.device).expand_as(order)
     rank = torch.empty_like(order).scatter_(-1, order, places)
     return (rank < asked.counts.to(rank.device).unsqueeze(-1)) & asked.there

@@ -6,7 +6,8 @@ named. Three scales are offered (`scales.py`); `sum` is the default. With scores
     c_j > (T - c_j) / (n - 1) + epsilon     is     c_j > T / n + epsilon (n - 1) / n
 
 T is summed, not assumed, so rounding in a half-precision recording does not shift the threshold. Recordings in float16
-or float32 are summed in float64: equal attention everywhere leaves no sink even at epsilon = 0.
+or float32 are summed in float64, and a score that is the limit but for rounding noise does not exceed it: equal
+attention everywhere leaves no sink even at epsilon = 0.
 
 Where it misleads: on scale `sum` one epsilon asks for a smaller share of attention the longer the sequence is.
 A key that is alone has no others to exceed and is never a sink.
@@ -18,6 +19,7 @@ import numpy as np
 import xarray as xr
 
 from sinkscope.errors import UserError
+from sinkscope.ordering import exceeds
 from sinkscope.sinks.rules.base import KeyCounts, SinkRule
 from sinkscope.sinks.rules.registry import sink_rule
 from sinkscope.sinks.scales import full_score, require_scale
@@ -38,15 +40,14 @@ class Excess(SinkRule):
         require_reachable(self.epsilon, self.scale, keys.most)
 
     def marks(self, received: xr.DataArray) -> xr.DataArray:
-        return excess(received, self.scale) > self.epsilon
+        return exceeds(received, limit(received, self.epsilon, self.scale))
 
 
-def excess(received: xr.DataArray, scale: str) -> xr.DataArray:
-    """Score minus the mean score of the other existing keys, `(..., position)`; NaN without key or others."""
+def limit(received: xr.DataArray, epsilon: float, scale: str) -> xr.DataArray:
+    """Received attention that a sink exceeds, the dims of `received` without position; NaN without a key."""
     keys = received.count("position")
-    total = received.sum("position")
-    others = (keys - 1).where(keys > 1)
-    return full_score(scale, keys) * ((keys * received - total) / others)
+    some = keys.where(keys > 0)
+    return received.sum("position") / some + epsilon / full_score(scale, some) * (1 - 1 / some)
 
 
 def require_epsilon(epsilon: float, scale: str) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import xarray as xr
 
 from sinkscope.errors import UserError
+from sinkscope.ordering import exceeds
 from sinkscope.sinks.rules.base import KeyCounts, SinkRule
 from sinkscope.sinks.rules.registry import sink_rule
 
@@ -28,4 +29,4 @@ class Threshold(SinkRule):
         """Every share below 1 can be reached with any number of keys."""
 
     def marks(self, received: xr.DataArray) -> xr.DataArray:
-        return received > self.value
+        return exceeds(received, self.value)

@@ -6,11 +6,10 @@ Rows without any key (a group of queries that is empty at that step) get none.
 
 from dataclasses import dataclass
 
-import numpy as np
 import xarray as xr
-from numpy.typing import NDArray
 
 from sinkscope.errors import UserError
+from sinkscope.ordering import highest
 from sinkscope.sinks.rules.base import KeyCounts, SinkRule, whole_count
 from sinkscope.sinks.rules.registry import sink_rule
 
@@ -33,21 +32,10 @@ class TopK(SinkRule):
 
     def marks(self, received: xr.DataArray) -> xr.DataArray:
         marked: xr.DataArray = xr.apply_ufunc(
-            _highest,
+            highest,
             received,
             kwargs={"k": int(self.k)},
             input_core_dims=[["position"]],
             output_core_dims=[["position"]],
         )
         return marked
-
-
-def _highest(values: NDArray[np.float64], k: int) -> NDArray[np.bool_]:
-    """True at the k highest numbers of the last axis, ties to the lower index, never at NaN."""
-    ranked = np.where(np.isnan(values), -np.inf, values)
-    cut = np.partition(ranked, values.shape[-1] - k, axis=-1)[..., values.shape[-1] - k, None]
-    above = ranked > cut
-    tied = (ranked == cut) & (cut > -np.inf)
-    room = k - above.sum(axis=-1, keepdims=True)
-    marked: NDArray[np.bool_] = above | (tied & (np.cumsum(tied, axis=-1) <= room))
-    return marked

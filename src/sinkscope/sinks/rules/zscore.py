@@ -13,6 +13,7 @@ from math import isfinite, sqrt
 import xarray as xr
 
 from sinkscope.errors import UserError
+from sinkscope.ordering import exceeds
 from sinkscope.sinks.rules.base import KeyCounts, SinkRule
 from sinkscope.sinks.rules.registry import sink_rule
 
@@ -36,4 +37,4 @@ class ZScore(SinkRule):
             )
 
     def marks(self, received: xr.DataArray) -> xr.DataArray:
-        return received > received.mean("position") + self.k * received.std("position", ddof=0)
+        return exceeds(received, received.mean("position") + self.k * received.std("position", ddof=0))
