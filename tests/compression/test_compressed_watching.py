@@ -78,7 +78,9 @@ def test_statistics_are_those_of_the_full_cache_with_the_dropped_keys_hidden(
         received = (maps * real).sum(3) / real.sum(2).clamp(min=1)
         found = watched.last
         # A sliding cache that forgot the first columns shows none of them.
-        whole = torch.nn.functional.pad(found.received, (received.shape[-1] - found.received.shape[-1], 0)).nan_to_num(0)
+        whole = torch.nn.functional.pad(found.received, (received.shape[-1] - found.received.shape[-1], 0)).nan_to_num(
+            0
+        )
         # Weights of the means are float32.
         torch.testing.assert_close(whole, received, rtol=1e-6, atol=1e-7)
         assert found.entropy is not None

@@ -1,6 +1,8 @@
 """Random keys that together receive as much as the sinks: is it the sinks, or the attention that they hold?
 
-Other keys are taken in a random order until their received attention comes nearest to that of the sinks.
+Other keys are taken in a random order until their received attention comes nearest to that of the sinks. `equal-mass`
+adds up the map that the sinks were found in; where that is the map of the step before, the keys may hold less or more
+when they are cut. `equal-mass-at-step` adds up the map of the very step, before the cut.
 
 Where it misleads: a strong sink holds more than all other keys together. Then all others are cut, which is another
 experiment; the mass that was reached is reported beside the mass that was wanted.
@@ -21,9 +23,27 @@ class EqualMass(Control):
     by_mass = True
 
     def choose(self, situation: Situation) -> torch.Tensor:
-        order = situation.noise.masked_fill(~situation.candidates, torch.inf).argsort(dim=-1, stable=True)
-        held = situation.received.masked_fill(~situation.candidates, 0).double().gather(-1, order)
-        wanted = situation.received.masked_fill(~situation.sinks, 0).double().sum(-1, keepdim=True)
-        reached = torch.cat([torch.zeros_like(wanted), held.cumsum(-1)], dim=-1)  # with none, one, two ... of them
-        count = ordered((reached - wanted).abs(), descending=False, unit=wanted)[..., 0]  # of equally near, the fewest
-        return lowest_ranked(situation.noise, situation.candidates, count)
+        return _matched(situation, situation.received)
+
+
+@control("equal-mass-at-step")
+class EqualMassAtStep(Control):
+    """The same by the map of the step whose keys are cut; costs a second pass over the scores."""
+
+    noisy = True
+    by_mass = True
+    at_step = True
+
+    def choose(self, situation: Situation) -> torch.Tensor:
+        return _matched(situation, situation.now())
+
+
+def _matched(situation: Situation, received: torch.Tensor) -> torch.Tensor:
+    """Candidates in the order of the noise, as many as bring their share of `received` nearest to the sinks'."""
+    order = situation.noise.masked_fill(~situation.candidates, torch.inf).argsort(dim=-1, stable=True)
+    held = received.masked_fill(~situation.candidates, 0).double().gather(-1, order)
+    wanted = received.masked_fill(~situation.sinks, 0).double().sum(-1, keepdim=True)
+    reached = torch.cat([torch.zeros_like(wanted), held.cumsum(-1)], dim=-1)  # with none, one, two ... of them
+    # Of counts that come as near the smallest is taken; sums of half as much and half again as much come as near.
+    count = ordered((reached - wanted).abs(), descending=False, unit=wanted)[..., 0]
+    return lowest_ranked(situation.noise, situation.candidates, count)
