@@ -1,5 +1,6 @@
 """Each control on made-up maps: laws that hold for all of them, and a slow recount of what each one is to choose."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -106,6 +107,17 @@ def test_mask_matched_counts_every_class_for_itself(situation: Situation) -> Non
             expected += ranked[:wanted]
             assert sum(one["classes"][key] == kind for key in one["chosen"]) == min(wanted, len(ranked))
         assert one["chosen"] == sorted(expected)
+
+
+@LAWS
+@given(situation=situations(), seed=st.integers(0, 999))
+def test_rounding_noise_changes_no_choice(situation: Situation, seed: int) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    noise = 1 + 1e-6 * (2 * torch.rand(situation.received.shape, generator=draw) - 1)
+    now = situation.now()
+    noisy = replace(situation, received=situation.received * noise, now=lambda: now * noise)
+    for name in CONTROLS:
+        assert torch.equal(find_control(name).choose(noisy), find_control(name).choose(situation)), name
 
 
 @pytest.mark.parametrize(("name", "by"), [("equal-mass", "received"), ("equal-mass-at-step", "now")])

@@ -13,7 +13,7 @@ autoregressive model keys are still missing (NaN). All layers and heads have the
 or a sliding window forgot them: then n is that of the row, its layer and head.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable
 from typing import Literal, get_args
 
 import xarray as xr
@@ -60,7 +60,7 @@ def key_count(received: xr.DataArray) -> xr.DataArray:
     return key_exists(received).sum("position").rename("keys")
 
 
-def mean_over(received: xr.DataArray, dims: Hashable | Sequence[Hashable]) -> xr.DataArray:
+def mean_over(received: xr.DataArray, dims: str | Collection[Hashable]) -> xr.DataArray:
     """The mean over layers or heads. A key that only some of them hold receives nothing in the others."""
     return received.fillna(0.0).mean(dims, keep_attrs=True).where(received.notnull().any(dims))
 

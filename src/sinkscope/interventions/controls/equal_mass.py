@@ -12,7 +12,10 @@ import torch
 
 from sinkscope.interventions.controls.base import Control, Situation, lowest_ranked
 from sinkscope.interventions.controls.registry import control
-from sinkscope.ordering import ordered
+from sinkscope.ordering import TOLERANCE
+
+_NOTHING = 2.0**-53
+"""Received attention that adds nothing: less than the last digit of a float64 sum near 1."""
 
 
 @control("equal-mass")
@@ -39,11 +42,19 @@ class EqualMassAtStep(Control):
 
 
 def _matched(situation: Situation, received: torch.Tensor) -> torch.Tensor:
-    """Candidates in the order of the noise, as many as bring their share of `received` nearest to the sinks'."""
+    """Candidates in the order of the noise, as many as bring their share of `received` nearest to the sinks'.
+
+    Of counts that come as near but for rounding the smallest is taken.
+    """
     order = situation.noise.masked_fill(~situation.candidates, torch.inf).argsort(dim=-1, stable=True)
-    held = received.masked_fill(~situation.candidates, 0).double().gather(-1, order)
+    held = received.masked_fill(~situation.candidates | (received < _NOTHING), 0).double().gather(-1, order)
     wanted = received.masked_fill(~situation.sinks, 0).double().sum(-1, keepdim=True)
     reached = torch.cat([torch.zeros_like(wanted), held.cumsum(-1)], dim=-1)  # with none, one, two ... of them
-    # Of counts that come as near the smallest is taken; sums of half as much and half again as much come as near.
-    count = ordered((reached - wanted).abs(), descending=False, unit=wanted)[..., 0]
-    return lowest_ranked(situation.noise, situation.candidates, count)
+    slack = TOLERANCE * wanted
+    enough = (reached < wanted - slack).sum(-1, keepdim=True)  # the first count that reaches it; beyond all: none does
+    before = reached.gather(-1, (enough - 1).clamp(min=0))
+    fewer = (reached < before).sum(-1, keepdim=True)  # the first count that brings as much
+    last = reached.shape[-1] - 1
+    above = torch.where(enough > last, torch.inf, reached.gather(-1, enough.clamp(max=last)) - wanted)
+    count = torch.where((wanted - before <= above + slack) & (enough > 0), fewer, enough)
+    return lowest_ranked(situation.noise, situation.candidates, count.squeeze(-1))
