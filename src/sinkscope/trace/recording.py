@@ -147,6 +147,16 @@ def record(
     return open_trace(out)
 
 
+def _keeping(steps: Iterator[Step], writers: Mapping[Row, SampleWriter]) -> Iterator[Step]:
+    """The steps; where one can't be made, those before it are written first."""
+    try:
+        yield from steps
+    except UserError:
+        for writer in writers.values():
+            writer.flush()
+        raise
+
+
 def _named(prompts: Prompts | Sequence[Prompt]) -> list[Prompt]:
     """Prompts with ids; unnamed ones are numbered from 0. Raises `UserError` for an id used twice."""
     if isinstance(prompts, Sequence) and any(isinstance(prompt, Prompt) for prompt in prompts):
@@ -305,7 +315,7 @@ class _Recorder:
                 intervention=self._intervention,
                 compression=self._compression,
             )
-            for step in steps:
+            for step in _keeping(steps, writers):
                 # A row that is done waits for the others: what it would not have done alone is not its own.
                 for row in [row for row in writers if bool(step.takes_part[row.number])]:
                     writers[row].append(step_arrays(step, taken[row], watched.last, row, self._statistics))
