@@ -101,13 +101,13 @@ class _Always:
     def __init__(self, cut: Cut) -> None:
         self._cut = cut
 
-    def weights(self, attention: Any) -> torch.Tensor:
+    def weights(self, _: Any) -> torch.Tensor:
         raise AssertionError("nothing is looked at")
 
-    def cut(self, attention: Any, received: Any) -> Cut:
+    def cut(self, _: Any, __: Any) -> Cut:
         return self._cut
 
-    def after(self, received: Any, removed: Any) -> None: ...
+    def after(self, _: Any, __: Any) -> None: ...
 
 
 @pytest.mark.parametrize("count", range(5))
@@ -134,7 +134,8 @@ def test_arguments_may_come_by_position(count: int, tokens: torch.Tensor, monkey
 def test_maps_asked_of_the_network_are_those_of_eager(
     make: Callable[..., PreTrainedModel], watching: bool, tokens: torch.Tensor
 ) -> None:
-    network, eager = make(), make("eager")
+    # Not in float64: where eager attention takes its softmax in float32, rows of padding become NaN and spread.
+    network, eager = make().float(), make("eager").float()
     eager.load_state_dict(network.state_dict())
     mask = torch.ones_like(tokens)
     mask[1, :4] = 0
@@ -148,9 +149,9 @@ def test_maps_asked_of_the_network_are_those_of_eager(
     assert torch.equal(got.logits, plain)
     assert len(got.attentions) == len(expected.attentions) == 3
     for ours, theirs in zip(got.attentions, expected.attentions, strict=True):
-        # Llama's eager attention takes its softmax in float32.
-        torch.testing.assert_close(ours[0], theirs[0], rtol=0, atol=1e-6)
-        torch.testing.assert_close(ours[1, :, 4:], theirs[1, :, 4:], rtol=0, atol=1e-6)
+        # Errors of float32 through three layers.
+        torch.testing.assert_close(ours[0], theirs[0], rtol=0, atol=1e-5)
+        torch.testing.assert_close(ours[1, :, 4:], theirs[1, :, 4:], rtol=0, atol=1e-5)
 
 
 def test_two_maps_of_one_layer_are_refused(tokens: torch.Tensor) -> None:
@@ -165,7 +166,7 @@ def test_two_maps_of_one_layer_are_refused(tokens: torch.Tensor) -> None:
             two_stacks(input_ids=tokens, decoder_input_ids=tokens)
 
 
-def test_heads_spread_over_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heads_spread_over_processes_are_refused() -> None:
     network = llama()
     network._tp_size = 2
     with pytest.raises(UserError, match=r"tensor parallel.*device_map"), watch(network):

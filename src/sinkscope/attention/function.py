@@ -4,6 +4,7 @@ Registered with transformers as "sinkscope", together with SDPA's mask function:
 library would pass no mask at all, and a padded or causal model would be wrong in silence.
 """
 
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -52,26 +53,16 @@ def attention_forward(
     wants_map = kwargs.pop("output_attentions", False)
 
     def sdpa() -> torch.Tensor:
-        output, _ = sdpa_attention_forward(
-            module,
-            query,
-            key,
-            value,
-            attention_mask,
-            dropout=dropout,
-            scaling=scaling,
-            is_causal=is_causal,
-            position_bias=position_bias,
-            **kwargs,
-        )
+        options = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, "position_bias": position_bias}
+        output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **options, **kwargs)
         return output
 
     _refuse(module, softcap=kwargs.get("softcap"), s_aux=kwargs.get("s_aux"))  # SDPA would leave them out
     if compiling and not wants_map:
         return sdpa(), None
     scale = scaling or query.shape[-1] ** -0.5
-    current, cutter = observed.get(module), current_cutter()
-    if current is None and cutter is None and not wants_map:
+    current = observed.get(module)
+    if current is None and current_cutter() is None and not wants_map:
         output = sdpa()
         if holder is not None:
             holder.attended(query.detach(), scale, None)
@@ -86,10 +77,28 @@ def attention_forward(
         scale=scale,
         places=None if holder is None else holder.places,
     )
+    output, whole = _seen(module, attention, sdpa, wants_map, plainly="two-pass" if dropout else None)
+    if holder is not None:
+        received = current.received_now() if current is not None and holder.wants_received else None
+        holder.attended(query.detach(), scale, received)
+    return output, whole
+
+
+def _seen(
+    module: torch.nn.Module,
+    attention: Attention,
+    sdpa: Callable[[], torch.Tensor],
+    wants_map: bool,
+    plainly: str | None,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Output (batch, query, head, dim) under whoever watches and cuts, and the map where it is wanted.
+
+    plainly: the kernel that must be used: dropout is SDPA's own business, the one-pass output would leave it out.
+    """
+    current, cutter = observed.get(module), current_cutter()
     tally = None if current is None else current.begin_layer(attention)
     whole = FullMap(attention) if wants_map else None
-    # Dropout is SDPA's own business: the one-pass output would leave it out.
-    kernel = "two-pass" if dropout or current is None else current.kernel
+    kernel = plainly or ("two-pass" if current is None else current.kernel)
 
     def plain(tally: Tally | None) -> torch.Tensor:
         return sdpa() if tally is None else KERNELS[kernel](attention, tally, sdpa)
@@ -98,10 +107,7 @@ def attention_forward(
     output = plain(seeing) if cutter is None else attend(attention, cutter, plain, seeing)
     if current is not None and tally is not None:
         current.end_layer(tally)
-    if holder is not None:
-        received = current.received_now() if current is not None and holder.wants_received else None
-        holder.attended(query.detach(), scale, received)
-    return output, None if whole is None else whole.map.to(value.dtype)
+    return output, None if whole is None else whole.map.to(attention.value.dtype)
 
 
 def _refuse(module: torch.nn.Module, **given: Any) -> None:
