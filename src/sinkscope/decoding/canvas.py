@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from sinkscope.decoding.coupling import check_padding
 from sinkscope.decoding.words import check_words
 from sinkscope.errors import UserError
 from sinkscope.families import Model
@@ -121,8 +122,13 @@ def check_context(model: Model, prompt_length: int, new_tokens: int, name: str) 
 
 
 def lay_out(model: Model, encoded: Sequence[Sequence[int]], new_tokens: int, fill: int) -> Canvas:
-    """A canvas on the model's device: prompts padded on the left, then `new_tokens` columns of `fill`."""
-    longest = max(len(tokens) for tokens in encoded)
+    """A canvas on the model's device: prompts padded on the left, then `new_tokens` columns of `fill`.
+
+    Raises `UserError` for a network whose rows would change one another.
+    """
+    lengths = [len(tokens) for tokens in encoded]
+    longest = max(lengths)
+    check_padding(model, min(lengths), longest, new_tokens)
     tokens = torch.full((len(encoded), longest + new_tokens), fill, dtype=torch.long)
     real = torch.ones_like(tokens, dtype=torch.bool)
     for row, prompt in enumerate(encoded):
@@ -130,12 +136,7 @@ def lay_out(model: Model, encoded: Sequence[Sequence[int]], new_tokens: int, fil
         tokens[row, :padding] = model.family.pad_token_id
         tokens[row, padding:longest] = torch.tensor(prompt, dtype=torch.long)
         real[row, :padding] = False
-    canvas = Canvas(tokens=tokens.to(model.device), real=real.to(model.device), prompt_length=longest)
-    if canvas.padded and model.family.position_offset is None:
-        raise UserError(
-            "without position ids this model can't take prompts of unequal length together; batch them singly"
-        )
-    return canvas
+    return Canvas(tokens=tokens.to(model.device), real=real.to(model.device), prompt_length=longest)
 
 
 def split_prompts(prompts: Prompts) -> list[Any]:

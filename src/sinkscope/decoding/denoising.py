@@ -35,6 +35,7 @@ from sinkscope.decoding.choice import Block, Choice, Predictions
 from sinkscope.decoding.compressing import Compression
 from sinkscope.decoding.compressing_blocks import block_layers, check_block_compression
 from sinkscope.decoding.confidence import CONFIDENCE, Candidates
+from sinkscope.decoding.coupling import check_cached
 from sinkscope.decoding.forward import forward_for, guided
 from sinkscope.decoding.intervening import Intervention, check_intervention
 from sinkscope.decoding.sampling import Sampler, prompt_seeds, row_generators, uniform_noise
@@ -94,6 +95,7 @@ def check_denoising(
         which = which_prompt(holds_masks.index(False), encoded)
         raise UserError(f"{which} holds no mask to fill; write the mask token in it, or set gen_length")
     if settings.cache is not None:
+        check_cached(model, 0, max(map(len, encoded)) + settings.gen_length, "from block to block; or use cache=None")
         if model.family.name == "masked-lm":
             raise UserError(f"{model.name} is a masked language model without a key-value cache; use cache=None")
         if any(holds_masks):

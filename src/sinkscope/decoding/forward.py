@@ -14,6 +14,7 @@ from sinkscope.attention import NOT_COUNTED, asking
 from sinkscope.attention.cutting import cutting
 from sinkscope.attention.wholeness import first_not_finite, not_finite, refuse_split_heads
 from sinkscope.decoding.canvas import Canvas, doubled
+from sinkscope.decoding.coupling import Rotations
 from sinkscope.decoding.intervening import Intervention, Occasion, Removed, at_work
 from sinkscope.errors import UserError
 from sinkscope.families import Model
@@ -35,6 +36,7 @@ class Forward:
         # The column of each row's first token, which has no row of logits before it, be that padding or none.
         self._first = canvas.real.long().argmax(-1, keepdim=True)  # (batch, 1)
         self._firsts = set(self._first.flatten().tolist())
+        self._rotations = Rotations(model.network)
         accepted = inspect.signature(model.network.forward).parameters
         self._keeps = "logits_to_keep" in accepted
         self._caches = "use_cache" in accepted
@@ -66,6 +68,7 @@ class Forward:
             kwargs["cache"] = cache
         if self._keeps:
             kwargs["logits_to_keep"] = rows
+        self._rotations.forget()
         with asking(groups):
             logits: torch.Tensor = self._network(input_ids=tokens[:, start:stop], **kwargs).logits
         logits = logits if self._keeps else logits[:, rows]
@@ -94,6 +97,7 @@ class Forward:
         highest = logits.amax(-1)  # NaN where there is any
         if bool(highest.isfinite().all()) or bool((highest.isfinite() | (groups == NOT_COUNTED)).all()):
             return
+        self._rotations.forget()
         told = self._told(0, tokens.shape[1], None)
         where = first_not_finite(self._network, lambda: self._network(input_ids=tokens, **told))
         raise not_finite(self._network, "the logits" if where is None else where)

@@ -214,7 +214,8 @@ def _survey(
     longest prompt."""
     digest, longest = hashlib.sha256(), list[int]()
     for batch in _batches(model, prompts, settings, batch_size):
-        lay_out(model, batch.tokens, 0, model.family.pad_token_id)  # refuses lengths that can't be run together
+        new = settings.gen_length if isinstance(settings, Denoising) else settings.max_new_tokens
+        lay_out(model, batch.tokens, new, model.family.pad_token_id)  # refuses lengths that can't be run together
         for prompt, tokens in zip(batch.prompts, batch.tokens, strict=True):
             with _naming(prompt):
                 check_prompts(model, [tokens], settings, intervention, compression)
