@@ -70,6 +70,8 @@ def check_decoding(
     check_autoregressive(model, _INSTEAD)
     if not isinstance(settings, Decoding):
         raise UserError(f"an autoregressive model takes Decoding settings, got {type(settings).__name__}")
+    if not model.network._supports_default_dynamic_cache():
+        raise UserError(f"{type(model.network).__name__} keeps a cache of its own kind, which `decode` can't make")
     before = len(prefix_of(compression))
     lengths, new = [before + len(tokens) for tokens in encoded], settings.max_new_tokens
     check_context(model, max(lengths), new, "max_new_tokens")

@@ -23,6 +23,10 @@ Prompts: TypeAlias = str | Mapping[str, Any] | torch.Tensor | np.ndarray[Any, An
 tokenizer's output (`input_ids` and `attention_mask`)."""
 
 
+MOST_COLUMNS = 1 << 24
+"""No text is longer, also where a network names no limit: what is counted by column would not fit in memory."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Canvas:
     """Token ids and which of them are real. The first `prompt_length` columns hold the prompts, padded on the left."""
@@ -111,9 +115,17 @@ def mask_token(model: Model, unfit: str) -> int:
     return model.family.mask_token_id
 
 
+def mask_text(model: Model) -> str:
+    """The mask token as a user writes it: its text, and its id where there is no tokenizer."""
+    mask = model.family.mask_token_id
+    if model.tokenizer is None or mask is None:
+        return f"the mask token (id {mask})"
+    return f"the mask token {model.tokenizer.convert_ids_to_tokens(mask)}"
+
+
 def check_context(model: Model, prompt_length: int, new_tokens: int, name: str) -> None:
     """Refuse what does not fit the model's context. `name`: the setting that asks for `new_tokens`."""
-    total, context = prompt_length + new_tokens, model.family.max_length
+    total, context = prompt_length + new_tokens, min(model.family.max_length, MOST_COLUMNS)
     if total > context:
         raise UserError(
             f"a prompt of {prompt_length} tokens and {name} {new_tokens} make {total}, the context is {context}; "

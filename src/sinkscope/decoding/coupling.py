@@ -12,7 +12,8 @@ Their batches hold texts of one length. Keys in a cache keep the rotation that t
 own `generate` then reads the text anew, so does `decode`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -96,8 +97,16 @@ class Rotations:
             named = kinds.items() if isinstance(kinds, Mapping) else [("", kinds)]
             self._found += [(module, f"{name}_" if name else "") for name, kind in named if "dynamic" in str(kind)]
 
-    def forget(self) -> None:
-        """As in a network that has seen no text yet: the next pass finds the frequencies of its own length."""
+    @contextmanager
+    def fresh(self) -> Iterator[None]:
+        """Let a pass find the frequencies of its own length, as in a network that has seen no text, and leave none."""
+        self._forget()
+        try:
+            yield
+        finally:
+            self._forget()
+
+    def _forget(self) -> None:
         for module, prefix in self._found:
             original = getattr(module, f"{prefix}original_inv_freq")
             module.register_buffer(f"{prefix}inv_freq", original, persistent=False)

@@ -68,8 +68,7 @@ class Forward:
             kwargs["cache"] = cache
         if self._keeps:
             kwargs["logits_to_keep"] = rows
-        self._rotations.forget()
-        with asking(groups):
+        with asking(groups), self._rotations.fresh():
             logits: torch.Tensor = self._network(input_ids=tokens[:, start:stop], **kwargs).logits
         logits = logits if self._keeps else logits[:, rows]
         self._check(logits, groups[:, rows], tokens[:, :stop])
@@ -97,9 +96,9 @@ class Forward:
         highest = logits.amax(-1)  # NaN where there is any
         if bool(highest.isfinite().all()) or bool((highest.isfinite() | (groups == NOT_COUNTED)).all()):
             return
-        self._rotations.forget()
         told = self._told(0, tokens.shape[1], None)
-        where = first_not_finite(self._network, lambda: self._network(input_ids=tokens, **told))
+        with self._rotations.fresh():
+            where = first_not_finite(self._network, lambda: self._network(input_ids=tokens, **told))
         raise not_finite(self._network, "the logits" if where is None else where)
 
 

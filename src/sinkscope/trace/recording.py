@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 
 from sinkscope.attention import GROUPS, Collect, watch
 from sinkscope.decoding import Denoising, Prompts, Step, default_settings, run
-from sinkscope.decoding.canvas import Canvas, encode_prompts, lay_out, split_prompts
+from sinkscope.decoding.canvas import Canvas, encode_prompts, split_prompts
 from sinkscope.decoding.compressing import Compression, prefix_of
+from sinkscope.decoding.coupling import check_padding
 from sinkscope.decoding.forward import Forward
 from sinkscope.decoding.generation import Settings, check_prompts, most_steps, read_text, warn_beyond_training
 from sinkscope.decoding.intervening import Intervention, Removed, added, at_work, warn_if_nothing
@@ -215,7 +216,8 @@ def _survey(
     digest, longest = hashlib.sha256(), list[int]()
     for batch in _batches(model, prompts, settings, batch_size):
         new = settings.gen_length if isinstance(settings, Denoising) else settings.max_new_tokens
-        lay_out(model, batch.tokens, new, model.family.pad_token_id)  # refuses lengths that can't be run together
+        lengths = [len(tokens) for tokens in batch.tokens]
+        check_padding(model, min(lengths), max(lengths), new)
         for prompt, tokens in zip(batch.prompts, batch.tokens, strict=True):
             with _naming(prompt):
                 check_prompts(model, [tokens], settings, intervention, compression)
