@@ -14,6 +14,7 @@ from transformers import (
     DiffLlamaForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    PreTrainedConfig,
     PreTrainedModel,
     T5Config,
     T5ForConditionalGeneration,
@@ -25,7 +26,7 @@ from sinkscope.attention.cutting import Cut, cutting
 from sinkscope.attention.watching import watch
 from sinkscope.errors import UserError
 
-SIZES = {
+SIZES: dict[str, Any] = {
     "hidden_size": 48,
     "intermediate_size": 71,
     "num_hidden_layers": 3,
@@ -34,16 +35,18 @@ SIZES = {
 }
 
 
-def llama(implementation: str = "sinkscope") -> PreTrainedModel:
+def frozen(network_class: Any, config: PreTrainedConfig, implementation: str = "sinkscope") -> Any:
+    return network_class._from_config(config, attn_implementation=implementation).eval().requires_grad_(False).double()
+
+
+def llama(implementation: str = "sinkscope") -> Any:
     config = LlamaConfig(**SIZES, num_key_value_heads=2, initializer_range=0.3)
-    network: PreTrainedModel = LlamaForCausalLM._from_config(config, attn_implementation=implementation)
-    return network.eval().requires_grad_(False).double()
+    return frozen(LlamaForCausalLM, config, implementation)
 
 
-def bert(implementation: str = "sinkscope") -> PreTrainedModel:
+def bert(implementation: str = "sinkscope") -> Any:
     config = BertConfig(**SIZES, initializer_range=0.3)
-    network: PreTrainedModel = BertForMaskedLM._from_config(config, attn_implementation=implementation)
-    return network.eval().requires_grad_(False).double()
+    return frozen(BertForMaskedLM, config, implementation)
 
 
 @pytest.fixture
@@ -66,23 +69,19 @@ def _in_place(network: PreTrainedModel) -> Any:
     return network
 
 
-def _forward(network: PreTrainedModel) -> Any:
-    network.forward = torch.compile(network.forward, backend="eager")  # type: ignore[method-assign]
+def _forward(network: Any) -> Any:
+    network.forward = torch.compile(network.forward, backend="eager")
     return network
 
 
 @pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("way", [_called, _in_place, _forward])
-@pytest.mark.parametrize("begun", [False, True], ids=["fresh", "after a pass"])
-def test_a_compiled_network_is_watched_and_cut(
-    way: Callable[[PreTrainedModel], Any], begun: bool, tokens: torch.Tensor
-) -> None:
+def test_a_compiled_network_is_watched_and_cut(way: Callable[[PreTrainedModel], Any], tokens: torch.Tensor) -> None:
     network = llama()
     with watch(network) as plain:
         expected = network(tokens).logits
     run = way(network)
-    if begun:  # its graph was made while nobody watched
-        torch.testing.assert_close(run(tokens).logits, expected)
+    torch.testing.assert_close(run(tokens).logits, expected)  # its graph is made while nobody watches
     with watch(run) as watched:
         torch.testing.assert_close(run(tokens).logits, expected, rtol=0, atol=0)
     assert torch.equal(watched.received, plain.received)
@@ -132,7 +131,7 @@ def test_arguments_may_come_by_position(count: int, tokens: torch.Tensor, monkey
 @pytest.mark.parametrize("make", [llama, bert])
 @pytest.mark.parametrize("watching", [False, True])
 def test_maps_asked_of_the_network_are_those_of_eager(
-    make: Callable[..., PreTrainedModel], watching: bool, tokens: torch.Tensor
+    make: Callable[..., Any], watching: bool, tokens: torch.Tensor
 ) -> None:
     # Not in float64: where eager attention takes its softmax in float32, rows of padding become NaN and spread.
     network, eager = make().float(), make("eager").float()
@@ -155,10 +154,9 @@ def test_maps_asked_of_the_network_are_those_of_eager(
 
 
 def test_two_maps_of_one_layer_are_refused(tokens: torch.Tensor) -> None:
-    difference = DiffLlamaForCausalLM(DiffLlamaConfig(**SIZES, num_key_value_heads=2)).eval()
-    two_stacks = T5ForConditionalGeneration(
-        T5Config(vocab_size=101, d_model=48, d_kv=8, d_ff=71, num_layers=2, num_heads=6, decoder_start_token_id=0)
-    ).eval()
+    difference = frozen(DiffLlamaForCausalLM, DiffLlamaConfig(**SIZES, num_key_value_heads=2))
+    sizes: dict[str, Any] = {"vocab_size": 101, "d_model": 48, "d_kv": 8, "d_ff": 71, "num_layers": 2, "num_heads": 6}
+    two_stacks = frozen(T5ForConditionalGeneration, T5Config(**sizes))
     with torch.no_grad():
         with pytest.raises(UserError, match="6 times in one pass and has 3 layers"), watch(difference):
             difference(tokens)

@@ -36,13 +36,13 @@ SIZES: dict[str, Any] = {
     **{"hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 6},
     **{"num_key_value_heads": 2, "vocab_size": 101, "initializer_range": 0.3, "pad_token_id": 0, "eos_token_id": None},
 }
-LONG = {
+LONG: dict[str, Any] = {
     **{"rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": LIMIT, "factor": 4.0},
     **{"short_factor": [1.0] * 4, "long_factor": [3.0, 5.0, 7.0, 9.0]},
 }
-DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
+DYNAMIC: dict[str, Any] = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
 PHI: dict[str, Any] = {**SIZES, "max_position_embeddings": 96, "original_max_position_embeddings": LIMIT}
-MOE = {"num_local_experts": 4, "experts_implementation": "eager"}
+MOE: dict[str, Any] = {"num_local_experts": 4, "experts_implementation": "eager"}
 
 ROTATING: dict[str, Callable[[], PreTrainedModel]] = {
     "phi3": lambda: Phi3ForCausalLM(Phi3Config(**PHI, rope_parameters=dict(LONG))),
@@ -59,26 +59,41 @@ ROTATING: dict[str, Callable[[], PreTrainedModel]] = {
 CARRYING: dict[str, Callable[[], PreTrainedModel]] = {
     "recurrent gemma": lambda: RecurrentGemmaForCausalLM(
         RecurrentGemmaConfig(
-            **SIZES, head_dim=8, lru_width=48, attention_window_size=16, block_types=["recurrent", "attention"]
+            **{**SIZES, "head_dim": 8},
+            lru_width=48,
+            attention_window_size=16,
+            block_types=["recurrent", "attention"],
         )
     ),
     "lfm2": lambda: Lfm2ForCausalLM(Lfm2Config(**SIZES, layer_types=["conv", "full_attention", "conv"])),
     "bamba": lambda: BambaForCausalLM(
         BambaConfig(
             **SIZES,
-            **{"attn_layer_indices": [1], "mamba_n_heads": 6, "mamba_d_head": 16, "mamba_d_state": 8},
-            **{"mamba_expand": 2, "mamba_n_groups": 1},
+            attn_layer_indices=[1],
+            mamba_n_heads=6,
+            mamba_d_head=16,
+            mamba_d_state=8,
+            mamba_expand=2,
+            mamba_n_groups=1,
         )
     ),
 }
 
 
 def loaded(make: Callable[[], PreTrainedModel]) -> Model:
-    network = make().eval().requires_grad_(False)
+    network: Any = make()
+    network.eval().requires_grad_(False)
     network.set_attn_implementation("sinkscope" if network._supports_attention_backend else "eager")
     family = Family(
-        **{"name": "causal-lm", "bidirectional": False, "logit_shift": False, "mask_token_id": None},
-        **{"special_ids": (), "eos_token_ids": (), "pad_token_id": 0, "position_offset": 0, "max_length": 96},
+        name="causal-lm",
+        bidirectional=False,
+        logit_shift=False,
+        mask_token_id=None,
+        special_ids=(),
+        eos_token_ids=(),
+        pad_token_id=0,
+        position_offset=0,
+        max_length=96,
         default_decoding={},
     )
     return Model(network, None, family, "tiny", None)
@@ -141,8 +156,8 @@ def test_what_keeps_keys_cannot_follow_a_change_of_rotation(tiny: Callable[[str]
     across, within = Decoding(max_new_tokens=NEW), Decoding(max_new_tokens=LIMIT - 19)
     for more in ({"compression": Compress("key-norm", 0.5)}, {"intervention": MaskSinks(1)}):
         with pytest.raises(UserError, match=f"after {LIMIT} tokens"):
-            generate(model, some, across, **more)  # type: ignore[arg-type]
-        generate(model, some, within, **more)  # type: ignore[arg-type]
+            generate(model, some, across, **more)
+        generate(model, some, within, **more)
     blocks = tiny("llada-tiny")
     blocks = replace(blocks, network=deepcopy(blocks.network))
     blocks.network.config.rope_parameters = {**LONG, "original_max_position_embeddings": 9}
@@ -173,7 +188,8 @@ def test_what_would_never_end_is_refused_before_work(
 def test_numbers_out_of_range_stop_the_loop_and_keep_the_steps(tiny: Callable[[str], Model], tmp_path: Path) -> None:
     """Half precision overflows in the middle of a sample: the complete one and the steps before stay."""
     good = tiny("llada-tiny")
-    model = replace(good, network=deepcopy(good.network).to(torch.float16))
+    half: Any = deepcopy(good.network)
+    model = replace(good, network=half.to(torch.float16))
     layer = model.network.model.layers[1].mlp.down_proj
     passes = 0
 

@@ -53,7 +53,12 @@ def attention_forward(
     wants_map = kwargs.pop("output_attentions", False)
 
     def sdpa() -> torch.Tensor:
-        options = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, "position_bias": position_bias}
+        options: dict[str, Any] = {
+            "dropout": dropout,
+            "scaling": scaling,
+            "is_causal": is_causal,
+            "position_bias": position_bias,
+        }
         output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **options, **kwargs)
         return output
 

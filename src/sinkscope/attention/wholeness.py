@@ -51,8 +51,7 @@ def first_not_finite(network: PreTrainedModel, run: Callable[[], object]) -> str
         if name and not any(module.children()):
 
             def look(_: nn.Module, __: object, output: object, name: str = name) -> None:
-                numbers = isinstance(output, torch.Tensor) and output.is_floating_point()
-                if not found and numbers and not bool(output.isfinite().all()):
+                if not found and isinstance(output, torch.Tensor) and not bool(output.isfinite().all()):
                     found.append(name)
 
             hooks.append(module.register_forward_hook(look))

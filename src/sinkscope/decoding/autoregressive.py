@@ -1,6 +1,7 @@
 """Decoding of autoregressive models: one token a step over a key-value cache, a `Step` after each forward pass."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from transformers import Cache, DynamicCache
@@ -70,8 +71,9 @@ def check_decoding(
     check_autoregressive(model, _INSTEAD)
     if not isinstance(settings, Decoding):
         raise UserError(f"an autoregressive model takes Decoding settings, got {type(settings).__name__}")
-    if not model.network._supports_default_dynamic_cache():
-        raise UserError(f"{type(model.network).__name__} keeps a cache of its own kind, which `decode` can't make")
+    network_class: Any = type(model.network)
+    if not network_class._supports_default_dynamic_cache():
+        raise UserError(f"{network_class.__name__} keeps a cache of its own kind, which `decode` can't make")
     before = len(prefix_of(compression))
     lengths, new = [before + len(tokens) for tokens in encoded], settings.max_new_tokens
     check_context(model, max(lengths), new, "max_new_tokens")
