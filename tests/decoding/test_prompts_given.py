@@ -80,7 +80,7 @@ def test_messages_without_a_template_are_refused(talking: Model) -> None:
 
 def test_unequal_prompts_need_position_ids(talking: Model) -> None:
     without = replace(talking, family=replace(talking.family, position_offset=None))
-    with pytest.raises(UserError, match="can't take prompts of unequal length together"):
+    with pytest.raises(UserError, match="no position ids, so it can't take prompts of unequal length together"):
         generate(without, [[1], [2, 3]], Denoising(gen_length=4, block_length=4, steps=4))
     assert generate(without, [[1, 2], [2, 3]], Denoising(gen_length=4, block_length=4, steps=4)).forward_passes == 4
 

@@ -111,24 +111,15 @@ def test_dtype_that_is_none(fixtures: Path, dtype: Any) -> None:
         load_model(fixtures / "llada-tiny", dtype=dtype)
 
 
-@pytest.mark.parametrize("device", ["cuda:97", "gpu", "warp"])
-def test_device_that_is_not_there(fixtures: Path, device: str) -> None:
-    with pytest.raises(UserError, match=f"device='{device}'"):
-        load_model(fixtures / "llada-tiny", device=device)
-
-
 def test_device_map_passes_through(fixtures: Path) -> None:
-    model = load_model(fixtures / "llada-tiny", device_map={"": "meta"})
-    assert model.device == torch.device("meta")
     assert load_model(fixtures / "llada-tiny", device_map="cpu").device == torch.device("cpu")
     with pytest.raises(UserError, match="exclude each other"):
         load_model(fixtures / "llada-tiny", device="cpu", device_map="auto")
 
 
-@pytest.mark.parametrize("asked", [{"device_map": "warp"}, {"attention": "flash_attention_2", "dtype": "bfloat16"}])
-def test_what_the_library_cannot_do_is_one_line(fixtures: Path, asked: dict[str, Any]) -> None:
+def test_what_the_library_cannot_do_is_one_line(fixtures: Path) -> None:
     with pytest.raises(UserError, match="transformers does not load it so") as caught:
-        load_model(fixtures / "dream-tiny", **asked)
+        load_model(fixtures / "dream-tiny", attention="flash_attention_2", dtype="bfloat16")
     assert "\n" not in str(caught.value)
 
 

@@ -13,11 +13,12 @@ lose all its keys keeps them; where only values are cut, it may lose all its att
 Layers without a cut are left to SDPA. Costs: two more passes over a block that lies in the cache.
 """
 
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -70,9 +71,19 @@ def cutting(cutter: Cutter | None) -> Iterator[None]:
     """Let a cutter decide over the passes made inside the block; None changes nothing."""
     token = _cutter.set(cutter)
     try:
-        yield
+        with uncompiled():
+            yield
     finally:
         _cutter.reset(token)
+
+
+def uncompiled() -> AbstractContextManager[Any]:
+    """Run compiled networks as they are written: a graph made while nobody looked has nobody's cuts or statistics.
+
+    Costs nothing where nothing was compiled, and imports nothing then.
+    """
+    compiler = "torch._dynamo" in sys.modules and not torch.compiler.is_compiling()
+    return torch.compiler.set_stance("force_eager") if compiler else nullcontext()
 
 
 def current_cutter() -> Cutter | None:
@@ -94,9 +105,17 @@ class _Received:
         self.sums[..., : probabilities.shape[-1]] += torch.matmul(weights, probabilities).squeeze(2)
 
 
-class _Both:
+class Both:
+    """Several tallies as one."""
+
     def __init__(self, *tallies: Tally) -> None:
         self._tallies = tallies
+
+    @classmethod
+    def of(cls, *tallies: Tally | None) -> Tally | None:
+        """Of those that are there; None where there is none."""
+        there = [tally for tally in tallies if tally is not None]
+        return cls(*there) if there else None
 
     def add(self, start: int, stop: int, probabilities: torch.Tensor) -> None:
         for tally in self._tallies:
@@ -115,8 +134,7 @@ def attend(
     """
     cut = cutter.cut(attention, lambda: _received(attention, cutter.weights(attention)))
     seen = _Received(attention, cutter.weights(attention)) if cutter.looks else None
-    tallies = [tally for tally in (watching, seen) if tally is not None]
-    tally = _Both(*tallies) if tallies else None
+    tally = Both.of(watching, seen)
     if cut is None:
         output, removed = plain(tally), None
     else:

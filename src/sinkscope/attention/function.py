@@ -4,6 +4,7 @@ Registered with transformers as "sinkscope", together with SDPA's mask function:
 library would pass no mask at all, and a padded or causal model would be wrong in silence.
 """
 
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -12,9 +13,9 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from sinkscope.attention.cutting import attend, current_cutter
+from sinkscope.attention.cutting import Both, attend, current_cutter
 from sinkscope.attention.holding import take_holder
-from sinkscope.attention.kernels import KERNELS, Attention, Tally
+from sinkscope.attention.kernels import KERNELS, Attention, FullMap, Tally
 from sinkscope.attention.passes import Pass
 from sinkscope.errors import UserError
 
@@ -30,62 +31,96 @@ def attention_forward(
     key: torch.Tensor,
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    position_bias: torch.Tensor | None = None,
     **kwargs: Any,
-) -> tuple[torch.Tensor, None]:
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Attention as transformers calls it. query (batch, head, query, dim); key and value (batch, kv_head, key, dim).
 
-    Returns (batch, query, head, dim). Queries and keys may come in a higher precision than the values (LLaDA rotates in
-    float32); they are brought back to it first, as the reference does.
+    Arguments come in the order of transformers' own SDPA function: wrappers of other libraries pass some by position.
+    Returns (batch, query, head, dim), and where `output_attentions` is asked for the map (batch, head, query, key),
+    else None. Queries and keys may come in a higher precision than the values (LLaDA rotates in float32); they are
+    brought back to it first, as the reference does.
     """
-    holder = take_holder(key)
+    # In a compiled graph nobody watches, cuts or holds: whoever does so runs the network without compilation.
+    compiling = torch.compiler.is_compiling()
+    holder = None if compiling else take_holder(key)
     query, key = query.to(value.dtype), key.to(value.dtype)
     if holder is not None:
         attention_mask = holder.narrow(attention_mask, query.shape[2])
+    wants_map = kwargs.pop("output_attentions", False)
 
     def sdpa() -> torch.Tensor:
-        output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+        options: dict[str, Any] = {
+            "dropout": dropout,
+            "scaling": scaling,
+            "is_causal": is_causal,
+            "position_bias": position_bias,
+        }
+        output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **options, **kwargs)
         return output
 
-    scale = kwargs.get("scaling") or query.shape[-1] ** -0.5
-    current, cutter = observed.get(module), current_cutter()
-    _refuse(kwargs, "softcap", "s_aux")  # SDPA would leave them out
-    if current is None and cutter is None:
+    _refuse(module, softcap=kwargs.get("softcap"), s_aux=kwargs.get("s_aux"))  # SDPA would leave them out
+    if compiling and not wants_map:
+        return sdpa(), None
+    scale = scaling or query.shape[-1] ** -0.5
+    current = observed.get(module)
+    if current is None and current_cutter() is None and not wants_map:
         output = sdpa()
         if holder is not None:
             holder.attended(query.detach(), scale, None)
         return output, None
-    _refuse(kwargs, "position_bias")
+    _refuse(module, position_bias=position_bias)
     attention = Attention(
         query=query,
         key=key,
         value=value,
         mask=attention_mask,
-        causal=_is_causal(module, query, attention_mask, kwargs.get("is_causal")),
+        causal=_is_causal(module, query, attention_mask, is_causal),
         scale=scale,
         places=None if holder is None else holder.places,
     )
+    output, whole = _seen(module, attention, sdpa, wants_map, plainly="two-pass" if dropout else None)
+    if holder is not None:
+        received = current.received_now() if current is not None and holder.wants_received else None
+        holder.attended(query.detach(), scale, received)
+    return output, whole
+
+
+def _seen(
+    module: torch.nn.Module,
+    attention: Attention,
+    sdpa: Callable[[], torch.Tensor],
+    wants_map: bool,
+    plainly: str | None,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Output (batch, query, head, dim) under whoever watches and cuts, and the map where it is wanted.
+
+    plainly: the kernel that must be used: dropout is SDPA's own business, the one-pass output would leave it out.
+    """
+    current, cutter = observed.get(module), current_cutter()
     tally = None if current is None else current.begin_layer(attention)
-    # Dropout is SDPA's own business: the one-pass output would leave it out.
-    kernel = "two-pass" if kwargs.get("dropout") or current is None else current.kernel
+    whole = FullMap(attention) if wants_map else None
+    kernel = plainly or ("two-pass" if current is None else current.kernel)
 
     def plain(tally: Tally | None) -> torch.Tensor:
         return sdpa() if tally is None else KERNELS[kernel](attention, tally, sdpa)
 
-    output = plain(tally) if cutter is None else attend(attention, cutter, plain, tally)
+    seeing = Both.of(tally, whole)
+    output = plain(seeing) if cutter is None else attend(attention, cutter, plain, seeing)
     if current is not None and tally is not None:
         current.end_layer(tally)
-    if holder is not None:
-        received = current.received_now() if current is not None and holder.wants_received else None
-        holder.attended(query.detach(), scale, received)
-    return output, None
+    return output, None if whole is None else whole.map.to(attention.value.dtype)
 
 
-def _refuse(given: dict[str, Any], *names: str) -> None:
-    for name in names:
-        if given.get(name) is not None:
+def _refuse(module: torch.nn.Module, **given: Any) -> None:
+    for name, value in given.items():
+        if value is not None:
             raise UserError(
-                f"this model's attention uses {name}, which sinkscope can't watch or change yet; use another model, or "
-                "load it with attention='eager' to leave it alone"
+                f"the attention of {type(module).__name__} uses {name}, which sinkscope can't watch or change; take "
+                "another model, or in Python load_model(..., attention='eager') to generate with it unwatched"
             )
 
 

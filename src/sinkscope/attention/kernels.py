@@ -66,6 +66,17 @@ class Tally(Protocol):
         """Take the rows start:stop, (batch, head, rows, key) float32. Must not keep the tensor: it is reused."""
 
 
+class FullMap:
+    """Keeps the whole map, (batch, head, query, key) float32, for whoever asked for one."""
+
+    def __init__(self, attention: Attention) -> None:
+        exact = torch.promote_types(attention.query.dtype, torch.float32)
+        self.map = attention.query.new_zeros(*attention.query.shape[:3], attention.key.shape[2], dtype=exact)
+
+    def add(self, start: int, stop: int, probabilities: torch.Tensor) -> None:
+        self.map[:, :, start:stop, : probabilities.shape[-1]] = probabilities
+
+
 def probability_chunks(attention: Attention) -> Iterator[tuple[int, int, torch.Tensor]]:
     """Yield (start, stop, probabilities (batch, head, rows, key)) over blocks of query rows.
 

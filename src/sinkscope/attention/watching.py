@@ -7,7 +7,8 @@
 Works for a `sinkscope` model and for any transformers network whose attention goes through transformers' attention
 interface. Memory grows with L, never with L x L, unless maps are asked for. On a CPU the default kernel computes the
 output along with the statistics: equal to SDPA's to rounding, not to the bit; `kernel="two-pass"` keeps SDPA's output
-bit for bit and costs more. A watched network belongs to one thread.
+bit for bit and costs more. A watched network belongs to one thread. A compiled network is watched too: inside the block
+it runs as it is written, without compilation.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,10 +19,12 @@ import torch
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
+from sinkscope.attention.cutting import uncompiled
 from sinkscope.attention.function import NAME, observed
 from sinkscope.attention.kernels import KERNELS, default_kernel
 from sinkscope.attention.passes import Pass
 from sinkscope.attention.statistics import Collect, PassStatistics
+from sinkscope.attention.wholeness import not_finite, refuse_split_heads
 from sinkscope.errors import UserError
 from sinkscope.families import Model, Shape, shape_of
 
@@ -32,8 +35,9 @@ class Watched:
     `collect` may be changed between passes, to keep full maps of some steps only.
     """
 
-    def __init__(self, shape: Shape, collect: Collect) -> None:
-        self._shape = shape
+    def __init__(self, network: PreTrainedModel, collect: Collect) -> None:
+        self._network = network
+        self._shape = shape_of(network)
         self.collect = collect
         self.passes = 0
         self._last: PassStatistics | None = None
@@ -61,12 +65,23 @@ class Watched:
         return self.last.received
 
     def take(self, statistics: PassStatistics | None) -> None:
-        """Called at the end of every pass."""
+        """Called at the end of every pass. Raises `UserError` for what can't be read as one map a layer and head."""
+        name = type(self._network).__name__
         if statistics is None:
             raise UserError(
-                "this network's attention does not use transformers' attention interface, so it can't be watched; "
+                f"the attention of {name} does not use transformers' attention interface, so it can't be watched; "
                 "use a model class that supports attn_implementation='sdpa'"
             )
+        calls = len(statistics.received)
+        if calls > self._shape.layers:
+            raise UserError(
+                f"{name} computed attention {calls} times in one pass and has {self._shape.layers} layers: several "
+                "maps make a layer's output (a difference of two, cross-attention, a second stack, layers run again), "
+                "and none of them is the layer's; watch a model with one attention a layer"
+            )
+        finite = statistics.received.isfinite().flatten(1).all(1)
+        if not bool(finite.all()):
+            raise not_finite(self._network, f"the attention of layer {int(finite.logical_not().nonzero()[0])}")
         self._last = statistics
         self.passes += 1
 
@@ -84,10 +99,12 @@ def watch(
     collect: what to keep besides received attention. kernel: "one-pass" or "two-pass" (see `attention.kernels`); by
         default the faster one for the device. passes: the modules whose call is a pass; by default the network and its
         body, else parts that are called by themselves, single blocks for instance. Raises `UserError` for an unknown
-        kernel, layers or heads that are not there, a network whose attention can't be seen, and a network that is
-        watched already.
+        kernel, layers or heads that are not there, a network whose attention can't be seen or whose heads are spread
+        over processes, and a network that is watched already; in the pass, for attention that is not finite.
     """
     network = model.network if isinstance(model, Model) else model
+    network = getattr(network, "_orig_mod", network)  # what torch.compile was given
+    refuse_split_heads(network)
     collect = collect or Collect()
     kernel = kernel or default_kernel(network.device)
     if kernel not in KERNELS:
@@ -95,14 +112,15 @@ def watch(
     modules = list(network.modules())
     if any(module in observed for module in modules):
         raise UserError("this network is being watched already; use the outer `with watch(...)` block")
-    watched, current = Watched(shape_of(network), collect), Pass(kernel)
+    watched, current = Watched(network, collect), Pass(kernel)
     previous = network.config._attn_implementation
     hooks = _follow(_outer(network) if passes is None else passes, watched, current)
     try:
         if previous != NAME:
             network.set_attn_implementation(NAME)
         observed.update(dict.fromkeys(modules, current))
-        yield watched
+        with uncompiled():
+            yield watched
     finally:
         for module in modules:
             observed.pop(module, None)
@@ -128,10 +146,11 @@ def _follow(outer: Sequence[torch.nn.Module], watched: Watched, current: Pass) -
             mask = kwargs.get("attention_mask", args[1] if len(args) > 1 else None)
             current.begin(watched.collect, mask if isinstance(mask, torch.Tensor) and mask.ndim == 2 else None)
 
-    def after(_: torch.nn.Module, __: object, output: object) -> None:
+    def after(module: torch.nn.Module, _: object, output: object) -> None:
         nonlocal depth
         depth -= 1
-        if depth == 0 and output is not None:  # None: the pass failed, and says so itself
+        # None: the pass failed, and says so itself. A pass that looks for a fault is observed by nobody.
+        if depth == 0 and output is not None and module in observed:
             watched.take(current.finish())
 
     return [

@@ -1,9 +1,10 @@
 """Decoding of autoregressive models: one token a step over a key-value cache, a `Step` after each forward pass."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
-from transformers import Cache
+from transformers import Cache, DynamicCache
 
 from sinkscope.attention import GROUPS, NOT_COUNTED
 from sinkscope.decoding.canvas import (
@@ -16,8 +17,9 @@ from sinkscope.decoding.canvas import (
     lay_out,
 )
 from sinkscope.decoding.compressing import Compression, cache_for, check_compression, fewest_keys, prefix_of
+from sinkscope.decoding.coupling import check_cached, reads_anew
 from sinkscope.decoding.forward import forward_for
-from sinkscope.decoding.intervening import Intervention, check_intervention
+from sinkscope.decoding.intervening import Intervention, at_work, check_intervention
 from sinkscope.decoding.sampling import Sampler, prompt_seeds, row_generators
 from sinkscope.decoding.settings import Decoding
 from sinkscope.decoding.step import Step
@@ -69,10 +71,15 @@ def check_decoding(
     check_autoregressive(model, _INSTEAD)
     if not isinstance(settings, Decoding):
         raise UserError(f"an autoregressive model takes Decoding settings, got {type(settings).__name__}")
+    network_class: Any = type(model.network)
+    if not network_class._supports_default_dynamic_cache():
+        raise UserError(f"{network_class.__name__} keeps a cache of its own kind, which `decode` can't make")
     before = len(prefix_of(compression))
     lengths, new = [before + len(tokens) for tokens in encoded], settings.max_new_tokens
     check_context(model, max(lengths), new, "max_new_tokens")
     check_token_ids(model, "suppress", settings.suppress)
+    if compression is not None or at_work(intervention) is not None:
+        check_cached(model, min(lengths), max(lengths) + new, "under an intervention or a compression")
     check_compression(compression, model, lengths, intervention)
     fewest = fewest_keys(compression, model, min(lengths))
     check_intervention(intervention, model, fewest=fewest, most=max(lengths) + new, passes=new)
@@ -119,8 +126,11 @@ def decode_canvas(
     fed = (cached, start)
     for index in range(settings.max_new_tokens):
         column = start + index
+        if index > 0 and type(cache) is DynamicCache and reads_anew(model, tokens[:, :column], cache):
+            cache, fed = cache_for(None, model, seeds), (0, column)
         asks = GROUPS.index("prompt" if index == 0 else "committed")
-        counted = real[:, fed[0] : fed[1]] & (running.unsqueeze(-1) | (index == 0))
+        newest = torch.arange(*fed, device=tokens.device) == column - 1
+        counted = real[:, fed[0] : fed[1]] & ((running.unsqueeze(-1) & newest) | (index == 0))
         groups = torch.where(counted, asks, NOT_COUNTED)
         logits = forward(tokens, fed, (column - 1, column), groups, cache)[:, 0]
         chosen, probabilities = sampler.choose(logits, every_row, noise)

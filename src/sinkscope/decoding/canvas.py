@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from sinkscope.decoding.coupling import check_padding
 from sinkscope.decoding.words import check_words
 from sinkscope.errors import UserError
 from sinkscope.families import Model
@@ -20,6 +21,10 @@ from sinkscope.families import Model
 Prompts: TypeAlias = str | Mapping[str, Any] | torch.Tensor | np.ndarray[Any, Any] | Sequence[Any]
 """A string, strings, a chat, chats, token ids, lists of token ids, a tensor or array (batch, position), or a
 tokenizer's output (`input_ids` and `attention_mask`)."""
+
+
+MOST_COLUMNS = 1 << 24
+"""No text is longer, also where a network names no limit: what is counted by column would not fit in memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,9 +115,17 @@ def mask_token(model: Model, unfit: str) -> int:
     return model.family.mask_token_id
 
 
+def mask_text(model: Model) -> str:
+    """The mask token as a user writes it: its text, and its id where there is no tokenizer."""
+    mask = model.family.mask_token_id
+    if model.tokenizer is None or mask is None:
+        return f"the mask token (id {mask})"
+    return f"the mask token {model.tokenizer.convert_ids_to_tokens(mask)}"
+
+
 def check_context(model: Model, prompt_length: int, new_tokens: int, name: str) -> None:
     """Refuse what does not fit the model's context. `name`: the setting that asks for `new_tokens`."""
-    total, context = prompt_length + new_tokens, model.family.max_length
+    total, context = prompt_length + new_tokens, min(model.family.max_length, MOST_COLUMNS)
     if total > context:
         raise UserError(
             f"a prompt of {prompt_length} tokens and {name} {new_tokens} make {total}, the context is {context}; "
@@ -121,8 +134,13 @@ def check_context(model: Model, prompt_length: int, new_tokens: int, name: str) 
 
 
 def lay_out(model: Model, encoded: Sequence[Sequence[int]], new_tokens: int, fill: int) -> Canvas:
-    """A canvas on the model's device: prompts padded on the left, then `new_tokens` columns of `fill`."""
-    longest = max(len(tokens) for tokens in encoded)
+    """A canvas on the model's device: prompts padded on the left, then `new_tokens` columns of `fill`.
+
+    Raises `UserError` for a network whose rows would change one another.
+    """
+    lengths = [len(tokens) for tokens in encoded]
+    longest = max(lengths)
+    check_padding(model, min(lengths), longest, new_tokens)
     tokens = torch.full((len(encoded), longest + new_tokens), fill, dtype=torch.long)
     real = torch.ones_like(tokens, dtype=torch.bool)
     for row, prompt in enumerate(encoded):
@@ -130,12 +148,7 @@ def lay_out(model: Model, encoded: Sequence[Sequence[int]], new_tokens: int, fil
         tokens[row, :padding] = model.family.pad_token_id
         tokens[row, padding:longest] = torch.tensor(prompt, dtype=torch.long)
         real[row, :padding] = False
-    canvas = Canvas(tokens=tokens.to(model.device), real=real.to(model.device), prompt_length=longest)
-    if canvas.padded and model.family.position_offset is None:
-        raise UserError(
-            "without position ids this model can't take prompts of unequal length together; batch them singly"
-        )
-    return canvas
+    return Canvas(tokens=tokens.to(model.device), real=real.to(model.device), prompt_length=longest)
 
 
 def split_prompts(prompts: Prompts) -> list[Any]:

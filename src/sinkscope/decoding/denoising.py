@@ -28,6 +28,7 @@ from sinkscope.decoding.canvas import (
     doubled,
     encode_prompts,
     lay_out,
+    mask_text,
     mask_token,
     which_prompt,
 )
@@ -35,6 +36,7 @@ from sinkscope.decoding.choice import Block, Choice, Predictions
 from sinkscope.decoding.compressing import Compression
 from sinkscope.decoding.compressing_blocks import block_layers, check_block_compression
 from sinkscope.decoding.confidence import CONFIDENCE, Candidates
+from sinkscope.decoding.coupling import check_cached
 from sinkscope.decoding.forward import forward_for, guided
 from sinkscope.decoding.intervening import Intervention, check_intervention
 from sinkscope.decoding.sampling import Sampler, prompt_seeds, row_generators, uniform_noise
@@ -43,6 +45,10 @@ from sinkscope.decoding.settings import Denoising
 from sinkscope.decoding.step import Step
 from sinkscope.errors import UserError
 from sinkscope.families import Model
+
+_FEW_STEPS = 1024
+_STEPS_A_MASK = 4
+"""More steps than masks are as published, but a pass that commits nothing leaves everything as it is."""
 
 
 def denoise(
@@ -92,18 +98,26 @@ def check_denoising(
     holds_masks = [mask in tokens for tokens in encoded]
     if settings.gen_length == 0 and not all(holds_masks):
         which = which_prompt(holds_masks.index(False), encoded)
-        raise UserError(f"{which} holds no mask to fill; write the mask token in it, or set gen_length")
+        raise UserError(f"{which} holds no mask to fill; write {mask_text(model)} in it, or set gen_length")
     if settings.cache is not None:
+        check_cached(model, 0, max(map(len, encoded)) + settings.gen_length, "from block to block; or use cache=None")
         if model.family.name == "masked-lm":
             raise UserError(f"{model.name} is a masked language model without a key-value cache; use cache=None")
         if any(holds_masks):
             which = which_prompt(holds_masks.index(True), encoded)
-            raise UserError(f"{which} holds a mask token, which a block cache can't fill; use cache=None")
+            raise UserError(f"{which} holds {mask_text(model)}, which a block cache can't fill; use cache=None")
     check_token_ids(model, "suppress", settings.suppress, never=(mask,))
     check_token_ids(model, "defer", settings.defer)
     prompts = [len(tokens) for tokens in encoded]
     fewest = check_block_compression(compression, model, settings, prompts, intervention)
-    passes = most_passes(settings, max(sum(token == mask for token in tokens) for tokens in encoded))
+    masks = max(sum(token == mask for token in tokens) for tokens in encoded)
+    most = max(_FEW_STEPS, _STEPS_A_MASK * (settings.gen_length + masks))
+    if settings.steps is not None and settings.steps > most:
+        raise UserError(
+            f"steps {settings.steps} for {settings.gen_length + masks} masks: nearly all would commit nothing and "
+            f"change nothing; use at most {most}, or None for one position a step"
+        )
+    passes = most_passes(settings, masks)
     check_intervention(intervention, model, fewest=fewest, most=max(prompts) + settings.gen_length, passes=passes)
 
 

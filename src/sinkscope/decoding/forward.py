@@ -1,4 +1,7 @@
-"""One call to a network for the columns that a decoding loop needs, whatever arguments its class takes."""
+"""One call to a network for the columns that a decoding loop needs, whatever arguments its class takes.
+
+Every pass of the loops, the measures and the harness goes through here, and stops where its logits are not finite.
+"""
 
 import inspect
 from collections.abc import Sequence
@@ -7,10 +10,13 @@ from typing import Any
 import torch
 from transformers import Cache
 
-from sinkscope.attention import asking
+from sinkscope.attention import NOT_COUNTED, asking
 from sinkscope.attention.cutting import cutting
+from sinkscope.attention.wholeness import first_not_finite, not_finite, refuse_split_heads
 from sinkscope.decoding.canvas import Canvas, doubled
+from sinkscope.decoding.coupling import Rotations
 from sinkscope.decoding.intervening import Intervention, Occasion, Removed, at_work
+from sinkscope.errors import UserError
 from sinkscope.families import Model
 
 
@@ -30,6 +36,7 @@ class Forward:
         # The column of each row's first token, which has no row of logits before it, be that padding or none.
         self._first = canvas.real.long().argmax(-1, keepdim=True)  # (batch, 1)
         self._firsts = set(self._first.flatten().tolist())
+        self._rotations = Rotations(model.network)
         accepted = inspect.signature(model.network.forward).parameters
         self._keeps = "logits_to_keep" in accepted
         self._caches = "use_cache" in accepted
@@ -56,24 +63,43 @@ class Forward:
         holds_first = self._shift and not self._firsts.isdisjoint(range(*wanted))
         if holds_first:
             rows = torch.cat([rows, columns[-1:]])
-        kwargs: dict[str, Any] = {}
-        if self._mask is not None:
-            kwargs["attention_mask"] = self._mask if cache is not None else self._mask[:, :stop]
-        if self._positions is not None:
-            kwargs["position_ids"] = self._positions[:, start:stop]
-        if self._caches:
-            kwargs["use_cache"] = cache is not None
+        kwargs: dict[str, Any] = self._told(start, stop, cache)
         if cache is not None:
             kwargs["cache"] = cache
         if self._keeps:
             kwargs["logits_to_keep"] = rows
-        with asking(groups):
+        with asking(groups), self._rotations.fresh():
             logits: torch.Tensor = self._network(input_ids=tokens[:, start:stop], **kwargs).logits
         logits = logits if self._keeps else logits[:, rows]
+        self._check(logits, groups[:, rows], tokens[:, :stop])
         if not holds_first:
             return logits
         own = (columns + start == self._first).unsqueeze(-1)  # (batch, wanted column, 1)
         return torch.where(own, logits[:, 1:], logits[:, :-1])
+
+    def _told(self, start: int, stop: int, cache: Cache | None) -> dict[str, Any]:
+        """What the network is told of the columns fed besides their tokens."""
+        told: dict[str, Any] = {}
+        if self._mask is not None:
+            told["attention_mask"] = self._mask if cache is not None else self._mask[:, :stop]
+        if self._positions is not None:
+            told["position_ids"] = self._positions[:, start:stop]
+        if self._caches:
+            told["use_cache"] = cache is not None
+        return told
+
+    def _check(self, logits: torch.Tensor, groups: torch.Tensor, tokens: torch.Tensor) -> None:
+        """Raise `UserError` for logits (batch, row, token) that are not finite where `groups` (batch, row) counts.
+
+        Minus infinity is what a network gives to tokens it never predicts. tokens: all columns up to those fed.
+        """
+        highest = logits.amax(-1)  # NaN where there is any
+        if bool(highest.isfinite().all()) or bool((highest.isfinite() | (groups == NOT_COUNTED)).all()):
+            return
+        told = self._told(0, tokens.shape[1], None)
+        with self._rotations.fresh():
+            where = first_not_finite(self._network, lambda: self._network(input_ids=tokens, **told))
+        raise not_finite(self._network, "the logits" if where is None else where)
 
 
 class IntervenedForward(Forward):
@@ -84,6 +110,7 @@ class IntervenedForward(Forward):
     """
 
     def __init__(self, model: Model, canvas: Canvas, intervention: Intervention, seeds: Sequence[int]) -> None:
+        refuse_split_heads(model.network)
         self._rows = len(canvas.tokens)
         self._copies = self._rows if intervention.clean_copy else 0
         both = doubled(canvas) if self._copies else canvas
@@ -112,7 +139,11 @@ def guided(both: torch.Tensor, scale: float) -> torch.Tensor:
     """Logits (batch, ...) under classifier-free guidance, un + (scale + 1)(cond - un), from those of a `doubled`
     canvas: rows with the prompt, then the same without it."""
     conditional, unconditional = both.chunk(2)
-    return unconditional + (scale + 1) * (conditional - unconditional)
+    logits = unconditional + (scale + 1) * (conditional - unconditional)
+    if not bool(logits.amax(-1).isfinite().all()):
+        dtype = str(logits.dtype).removeprefix("torch.")
+        raise UserError(f"guidance of scale {scale:g} makes logits that {dtype} can't hold; lower cfg_scale")
+    return logits
 
 
 def forward_for(model: Model, canvas: Canvas, intervention: Intervention | None, seeds: Sequence[int]) -> Forward:

@@ -7,6 +7,7 @@ happen before the first forward pass (`decoding.canvas`).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 
 from sinkscope.decoding.confidence import CONFIDENCE
 from sinkscope.decoding.schedules import SCHEDULES
@@ -14,6 +15,8 @@ from sinkscope.errors import UserError
 
 CACHES = ("prefix", "dual")
 LEAST_TEMPERATURE = 1e-3
+MOST_GUIDANCE = 1e4
+"""Beyond this guidance multiplies rounding errors of the logits into answers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +78,8 @@ class Denoising:
                     f"threshold compares probabilities, confidence {self.confidence!r} is none; use max-prob or margin"
                 )
         _check_sampling(self.temperature, self.top_p, self.top_k)
-        if not 0 <= self.cfg_scale < float("inf"):
-            raise UserError(f"cfg_scale must be a number of at least 0, got {self.cfg_scale}")
+        if not 0 <= _number("cfg_scale", self.cfg_scale) <= MOST_GUIDANCE:
+            raise UserError(f"cfg_scale must be a number from 0 to {MOST_GUIDANCE:g}, got {self.cfg_scale}")
 
     @property
     def blocks(self) -> int:
@@ -108,7 +111,7 @@ class Decoding:
 
 def _check_sampling(temperature: float, top_p: float | None, top_k: int | None) -> None:
     # Below this the logits of a model overflow when divided by it; 0 itself is greedy.
-    if temperature != 0 and not LEAST_TEMPERATURE <= temperature < float("inf"):
+    if _number("temperature", temperature) != 0 and not LEAST_TEMPERATURE <= temperature < float("inf"):
         raise UserError(f"temperature must be 0 or a number of at least {LEAST_TEMPERATURE}, got {temperature}")
     if top_p is not None:
         _in_range("top_p", top_p, 0.0, 1.0)
@@ -123,14 +126,20 @@ def require_one_of(name: str, value: str, known: Sequence[str]) -> None:
 
 
 def _at_least(name: str, value: int, least: int) -> None:
-    if not isinstance(value, int):
+    if not isinstance(value, int) or isinstance(value, bool):
         raise UserError(f"{name} must be a whole number, got {value!r}")
     if value < least:
         raise UserError(f"{name} must be at least {least}, got {value}")
 
 
+def _number(name: str, value: float) -> float:
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise UserError(f"{name} must be a number, got {value!r}")
+    return value
+
+
 def _in_range(name: str, value: float, low: float, high: float) -> None:
-    if not low < value <= high:
+    if not low < _number(name, value) <= high:
         raise UserError(f"{name} must be above {low:g} and at most {high:g}, got {value:g}")
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from sinkscope.decoding import Prompts, canvas, encode_prompts
 from sinkscope.decoding.canvas import split_prompts, vocabulary_size
+from sinkscope.decoding.coupling import takes_padding
 from sinkscope.decoding.intervening import check_intervention
 from sinkscope.errors import TrainedLengthWarning, UserError
 from sinkscope.families import Model
@@ -91,5 +92,4 @@ def batches(lengths: Sequence[int], batch_size: int, alike: Sequence[object]) ->
 
 def padded_batches(model: Model, lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
     """As `batches`; of one length for a network that can't take padding."""
-    padded = model.family.position_offset is not None
-    return batches(lengths, batch_size, [0] * len(lengths) if padded else lengths)
+    return batches(lengths, batch_size, [0] * len(lengths) if takes_padding(model) else lengths)

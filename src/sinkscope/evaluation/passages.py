@@ -23,6 +23,7 @@ from transformers import DynamicCache
 
 from sinkscope.attention import GROUPS, NOT_COUNTED
 from sinkscope.decoding.canvas import Canvas, lay_out
+from sinkscope.decoding.coupling import check_cached, takes_padding
 from sinkscope.decoding.forward import forward_for
 from sinkscope.decoding.intervening import Removed, added, at_work, check_intervention
 from sinkscope.evaluation.base import check_count
@@ -78,6 +79,8 @@ def check_passages(model: Model, passages: Sequence[Passage], batch_size: int, i
     given = [len(passage.given) for passage in passages]
     fed = [passage.length - 1 for passage in passages]
     whole = reads_whole(intervention)
+    if not whole:
+        check_cached(model, min(given), max(fed), "under an intervention")
     passes = 1 if whole else max(len(passage.scored) for passage in passages)
     check_intervention(intervention, model, fewest=min(fed if whole else given), most=max(fed), passes=passes)
 
@@ -86,7 +89,7 @@ def read(
     model: Model, passages: Sequence[Passage], *, batch_size: int, intervention: MaskSinks | None
 ) -> Iterator[tuple[list[int], list[Reading]]]:
     """Numbers of passages and their readings, batch after batch, in any order."""
-    whole, padded = reads_whole(intervention), model.family.position_offset is not None
+    whole, padded = reads_whole(intervention), takes_padding(model)
     lengths = [passage.length if whole else len(passage.scored) for passage in passages]
     alike = [_alike(passage, whole, padded, intervention) for passage in passages]
     read_batch = read_whole if whole else read_stepwise

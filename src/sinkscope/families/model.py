@@ -41,6 +41,8 @@ _WIDE = (torch.float32, torch.float64)
 MIXED_PRECISION_ATTENTION = "sinkscope"
 """The attention function that takes float32 queries and keys beside half-precision values."""
 
+_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
+"""Device maps that accelerate makes itself."""
 DeviceMap = str | int | torch.device | Mapping[str, int | str | torch.device]
 
 
@@ -64,8 +66,9 @@ class Model:
 
     @property
     def device(self) -> torch.device:
-        """Where the network's first weights are."""
-        return torch.device(self.network.device)
+        """Where token ids go: where the embeddings compute, which may not be where offloaded weights lie."""
+        hook = getattr(self.network.get_input_embeddings(), "_hf_hook", None)
+        return torch.device(getattr(hook, "execution_device", None) or self.network.device)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -141,15 +144,15 @@ def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
     return DTYPES[name]
 
 
-def parse_device(device: str | torch.device | None) -> torch.device:
+def parse_device(device: str | int | torch.device | None) -> torch.device:
     """A device that this machine has; the GPU where there is one if None. Raises `UserError` for one it has not."""
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         parsed = torch.device(device)
-        torch.empty(0, device=parsed)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).strip().splitlines()[0]
+        torch.empty(0, device=parsed).cpu()  # "meta" has no numbers to give back
+    except (RuntimeError, AssertionError, TypeError, ImportError) as error:
+        reason = str(error).strip().splitlines()[0][:100]
         raise UserError(f"device={str(device)!r} cannot be used here ({reason}); try device='cpu'") from error
     return parsed
 
@@ -193,9 +196,24 @@ def _placement(target: torch.device | None, device_map: DeviceMap | None) -> Dev
     """Weights go straight to their device where accelerate is there to do it; else by way of main memory."""
     if device_map is not None and find_spec("accelerate") is None:
         raise UserError(f"device_map={device_map} needs accelerate; run: pip install accelerate")
+    _check_map(device_map)
     if target is None or target.type == "cpu" or find_spec("accelerate") is None:
         return device_map
     return {"": target}
+
+
+def _check_map(device_map: DeviceMap | None) -> None:
+    """Raise `UserError` for a device map that names no place, or a device that is not here."""
+    if isinstance(device_map, Mapping):
+        if not device_map or not all(isinstance(part, str) for part in device_map):
+            raise UserError(f"device_map={device_map}: wanted devices by the name of a part, '' for all of the network")
+        places = [place for place in device_map.values() if place != "disk"]
+    else:
+        places = [] if device_map in (None, *_MAPS) else [device_map]
+    for place in places:
+        if not isinstance(place, str | int | torch.device):
+            raise UserError(f"device_map={device_map}: {place!r} is not a device; name devices, parts or 'auto'")
+        parse_device(place)
 
 
 def _read_network(

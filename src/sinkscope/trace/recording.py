@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 
 from sinkscope.attention import GROUPS, Collect, watch
 from sinkscope.decoding import Denoising, Prompts, Step, default_settings, run
-from sinkscope.decoding.canvas import Canvas, encode_prompts, lay_out, split_prompts
+from sinkscope.decoding.canvas import Canvas, encode_prompts, split_prompts
 from sinkscope.decoding.compressing import Compression, prefix_of
+from sinkscope.decoding.coupling import check_padding
 from sinkscope.decoding.forward import Forward
 from sinkscope.decoding.generation import Settings, check_prompts, most_steps, read_text, warn_beyond_training
 from sinkscope.decoding.intervening import Intervention, Removed, added, at_work, warn_if_nothing
@@ -147,6 +148,16 @@ def record(
     return open_trace(out)
 
 
+def _keeping(steps: Iterator[Step], writers: Mapping[Row, SampleWriter]) -> Iterator[Step]:
+    """The steps; where one can't be made, those before it are written first."""
+    try:
+        yield from steps
+    except UserError:
+        for writer in writers.values():
+            writer.flush()
+        raise
+
+
 def _named(prompts: Prompts | Sequence[Prompt]) -> list[Prompt]:
     """Prompts with ids; unnamed ones are numbered from 0. Raises `UserError` for an id used twice."""
     if isinstance(prompts, Sequence) and any(isinstance(prompt, Prompt) for prompt in prompts):
@@ -204,7 +215,9 @@ def _survey(
     longest prompt."""
     digest, longest = hashlib.sha256(), list[int]()
     for batch in _batches(model, prompts, settings, batch_size):
-        lay_out(model, batch.tokens, 0, model.family.pad_token_id)  # refuses lengths that can't be run together
+        new = settings.gen_length if isinstance(settings, Denoising) else settings.max_new_tokens
+        lengths = [len(tokens) for tokens in batch.tokens]
+        check_padding(model, min(lengths), max(lengths), new)
         for prompt, tokens in zip(batch.prompts, batch.tokens, strict=True):
             with _naming(prompt):
                 check_prompts(model, [tokens], settings, intervention, compression)
@@ -305,7 +318,7 @@ class _Recorder:
                 intervention=self._intervention,
                 compression=self._compression,
             )
-            for step in steps:
+            for step in _keeping(steps, writers):
                 # A row that is done waits for the others: what it would not have done alone is not its own.
                 for row in [row for row in writers if bool(step.takes_part[row.number])]:
                     writers[row].append(step_arrays(step, taken[row], watched.last, row, self._statistics))

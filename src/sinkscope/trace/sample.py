@@ -93,8 +93,12 @@ class SampleWriter:
         self._mapped += len(mapped) > 0
         self._waiting += 1
         if self._waiting == self._layout.chunk_steps:
-            with self._guard():
-                self._flush()
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the steps that wait for their chunk to fill."""
+        with self._guard():
+            self._flush()
 
     def finish(
         self, static: Mapping[str, ArrayLike], attrs: Mapping[str, Any], *, positions: int | None = None

@@ -18,6 +18,7 @@ from sinkscope.compression.cache import windows_of
 from sinkscope.decoding import Decoding
 from sinkscope.decoding.autoregressive import decode_canvas
 from sinkscope.decoding.canvas import Canvas, lay_out
+from sinkscope.decoding.coupling import takes_padding
 from sinkscope.decoding.forward import Forward
 from sinkscope.decoding.step import Step
 from sinkscope.evaluation.inputs import batches
@@ -53,7 +54,7 @@ def together(model: Model, contexts: Sequence[int], rests: Sequence[int], batch_
     Padding between the two would move sliding windows, so what comes after is of one length there; for a network that
     takes no padding both are.
     """
-    if model.family.position_offset is None:
+    if not takes_padding(model):
         alike: list[object] = list(zip(contexts, rests, strict=True))
     else:
         windows = any(window is not None for window in windows_of(model))
