@@ -101,7 +101,7 @@ def carried(_: Place) -> Attention:
 
 
 def _carried(_: str, values: Stepwise) -> Entry:
-    return attention_entry(pack_attention(values.blocks, values.shape[-1]), values.shape)
+    return attention_entry(pack_attention(values.blocks, values.shape), values.shape)
 
 
 def sample_entry(sample: xr.Dataset, attention: Attention) -> Entry:
