@@ -41,6 +41,8 @@ CONTENTS = (
     b'{"recipe": "x", "progress": 3, "digests": [1]}', b'{"progress": {"step": 1, "loss": NaN, "seconds": 0}}',
 )  # fmt: skip
 
+JUNK: tuple[Any, ...] = (None, "x", [], -1, 1e300)
+
 
 @pytest.mark.parametrize(("name", "read"), READERS)
 def test_damage_of_any_kind_is_one_line(name: str, read: Callable[[Path], object], tmp_path: Path) -> None:
@@ -74,7 +76,7 @@ def test_a_point_of_a_training_log_is_drawn_or_refused(tmp_path: Path) -> None:
     drawn = {("step",), ("accuracy",), ("sinks",), ("sinks", "finished"), ("sinks", "finished", "top_received")}
     refused = set()
     for place in places(json.loads(text)):
-        for junk in (None, "x", [], -1, 1e300):
+        for junk in JUNK:
             row = parent = json.loads(text)
             for key in place[:-1]:
                 parent = parent[key]

@@ -27,7 +27,7 @@ WITHIN_A_PASS = ("layer", "head", "kv_head")
 """The dims along which the same keys exist."""
 
 
-_ROUNDING = 0.02
+ROUNDING = 0.02
 """By which the shares of one row may make more than 1 where they were kept in half precision."""
 
 
@@ -56,7 +56,7 @@ def checked(received: xr.DataArray) -> xr.DataArray:
     """
     total = received.sum("position").values
     lowest, highest = float(received.min()), float(total.max(initial=0.0))
-    if lowest < 0 or not highest <= 1 + _ROUNDING:
+    if lowest < 0 or not highest <= 1 + ROUNDING:
         raise UserError(
             "received attention is shares from 0 to 1 that make at most 1 over the keys; here the least is "
             f"{lowest:g}, and the most over the keys {highest:g}: divide scores by their sum, and record again what "
