@@ -253,7 +253,7 @@ def test_a_header_that_lacks_something(
     path = tmp_path / "book.safetensors"
     save_prefix(prefix, path)
     monkeypatch.setattr("sinkscope.compression.saved._digest", lambda *_: "same")
-    with pytest.raises(UserError, match=f"can't be read: it has no '{missing}'; it is damaged, cut off"):
+    with pytest.raises(UserError, match=f"can't be read .*'{missing}'.*; it is damaged, cut off"):
         load_prefix(rewritten(path, sha256="same", **{missing: None}), llama)
 
 
