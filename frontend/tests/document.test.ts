@@ -76,6 +76,12 @@ describe("the lookup table", () => {
     for (const value of table.subarray(0, 255)) expect(Math.fround(value)).toBe(value);
   });
 
+  it("has nothing above all attention", () => {
+    const moved = lookupTable({ ...ENCODING, low: 1.02e-4, high: 1.02 });
+    expect(moved[254]).toBe(1);
+    expect(moved[253]).toBeLessThan(1);
+  });
+
   it("rises to its end, also with fewer codes", () => {
     const few = lookupTable({ ...ENCODING, codes: 32 });
     expect(few[32]).toBe(1);

@@ -197,7 +197,7 @@ def test_what_is_no_prefix_is_refused(llama: Model, prefix: Prefix, tmp_path: Pa
     with pytest.raises(UserError, match="has format 3, this version of sinkscope reads 2; make the prefix again"):
         load_prefix(tmp_path / "newer.safetensors", llama)
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(UserError, match=r"can't be read: .*; it is damaged, cut off or was never a prefix"):
+    with pytest.raises(UserError, match=r"can't be read .*; it is damaged, cut off or was never a prefix"):
         load_prefix(path, llama)
 
 
@@ -234,7 +234,7 @@ def test_a_flipped_bit_is_noticed(llama: Model, prefix: Prefix, tmp_path: Path) 
 def test_a_damaged_header_is_no_traceback(llama: Model, prefix: Prefix, tmp_path: Path) -> None:
     path, other = tmp_path / "book.safetensors", tmp_path / "other.safetensors"
     save_prefix(prefix, path)
-    fault = "can't be read: .*; it is damaged, cut off or was never a prefix"
+    fault = "can't be read .*; it is damaged, cut off or was never a prefix"
     for changes in ({"format_version": None}, {"sha256": None}):
         with pytest.raises(UserError, match=fault):
             load_prefix(rewritten(path, **changes), llama)
@@ -253,7 +253,7 @@ def test_a_header_that_lacks_something(
     path = tmp_path / "book.safetensors"
     save_prefix(prefix, path)
     monkeypatch.setattr("sinkscope.compression.saved._digest", lambda *_: "same")
-    with pytest.raises(UserError, match=f"can't be read: it has no '{missing}'; it is damaged, cut off"):
+    with pytest.raises(UserError, match=f"can't be read .*'{missing}'.*; it is damaged, cut off"):
         load_prefix(rewritten(path, sha256="same", **{missing: None}), llama)
 
 

@@ -50,20 +50,20 @@ def test_packed_attention_reads_back_within_the_stated_error(drift: float, lengt
     values = drifting(13, 29, drift)
     values[5:, :, :, 20:] = np.nan
     values[:, 1, :, 3] = 0
-    entry = attention_entry(pack_attention(in_blocks(values, length), 29), values.shape)
+    entry = attention_entry(pack_attention(in_blocks(values, length), values.shape), values.shape)
     assert entry.get("delta") == ("step" if drift < 1 else None)  # whichever is smaller
     assert entry["encoding"]["codes"] == 254
     assert 0 < entry["encoding"]["worst_relative_error"] <= fair_scale(29).bound + 1e-6
     check_close(read_array(entry), values, entry["encoding"])
-    again = attention_entry(pack_attention(in_blocks(values, 7), 29), values.shape)
+    again = attention_entry(pack_attention(in_blocks(values, 7), values.shape), values.shape)
     assert again == entry  # however it came, and whenever
 
 
 def test_fewer_codes_are_used_where_room_is_short() -> None:
     values = drifting(40, 31, 3.0)
-    ample = pack_attention(in_blocks(values, 9), 31)
+    ample = pack_attention(in_blocks(values, 9), values.shape)
     room = int(len(ample.data) * 0.8)
-    tight = pack_attention(in_blocks(values, 9), 31, room)
+    tight = pack_attention(in_blocks(values, 9), values.shape, room)
     assert 0.85 * room < len(tight.data) <= room
     assert tight.scale.codes < ample.scale.codes
     assert ample.worst_error < tight.worst_error <= tight.scale.bound + 1e-6
@@ -73,7 +73,7 @@ def test_fewer_codes_are_used_where_room_is_short() -> None:
 
 def test_codes_do_not_fall_below_what_can_be_read() -> None:
     values = drifting(40, 31, 3.0)
-    packed = pack_attention(in_blocks(values, 9), 31, room=10)
+    packed = pack_attention(in_blocks(values, 9), values.shape, room=10)
     assert packed.scale.codes == FEWEST_CODES
     assert packed.worst_error < 0.15
 

@@ -6,7 +6,9 @@ import json
 import shutil
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from sinkscope.decoding import Denoising
 from sinkscope.errors import UserError
 from sinkscope.families import Model
 from sinkscope.report.page import Live, PageServer, choose, read_template
+from sinkscope.report.page.serving import ADDRESS
 from sinkscope.trace import Counts, Prompt, Statistics, TraceStore, open_trace, plan_layout, record
 
 
@@ -325,3 +328,23 @@ def test_a_visitor_that_leaves_is_no_mistake(
             wire.sendall(f"GET {visitor.root} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     assert visitor.ask("").status == 200
     assert capfd.readouterr().err == ""
+
+
+def test_an_answer_does_not_wait_for_an_acknowledgement(trace: Path, visit: Callable[[Path], Visitor]) -> None:
+    visitor = visit(trace)
+    visitor.document()
+    wire, times = http.client.HTTPConnection(visitor.host, visitor.port, timeout=10), []
+    for _ in range(9):
+        start = time.perf_counter()
+        wire.request("GET", f"{visitor.root}data/0/0/received/0")
+        wire.getresponse().read()
+        times.append(time.perf_counter() - start)
+    wire.close()
+    assert min(times[1:]) < 0.03  # a delayed acknowledgement takes 40 ms, always
+
+
+def test_many_connections_may_wait(trace: Path) -> None:
+    template = read_template()
+    with PageServer(Live(lambda: choose([trace])[0], template), template) as server, ExitStack() as waiting:
+        for _ in range(200):  # none is accepted yet; the system keeps the connections
+            waiting.enter_context(socket.create_connection((ADDRESS, server.server_address[1]), timeout=1))

@@ -5,6 +5,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from sinkscope.decoding import Decoding, Denoising
 from sinkscope.errors import UserError
 from sinkscope.families import Model, load_model
 from sinkscope.report.outputs import write_whole
-from sinkscope.report.page import choose, read_template, template, write_report
+from sinkscope.report.page import choose, document, read_template, show, template, write_report
 from sinkscope.trace import Prompt, open_trace, record
 
 
@@ -117,6 +118,20 @@ def test_a_report_that_is_too_large_is_refused(traces: Path, tmp_path: Path) -> 
             write_report(showings, tmp_path / "r.html", most_megabytes=most / 1e6)
     assert write_report(showings, tmp_path / "r.html", most_megabytes=whole / 1e6).size == whole
     assert {file.name for file in tmp_path.iterdir()} == {"whole.html", "r.html"}
+
+
+def test_what_can_not_fit_is_refused_before_it_is_packed(
+    traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(*_: object) -> NoReturn:
+        raise AssertionError("packed all the same")
+
+    monkeypatch.setattr(document, "pack_attention", work)
+    showings, _ = choose([traces / "llada.zarr"])
+    with pytest.raises(UserError, match=r"not one sample fit.*--max-mb"):
+        write_report(showings, tmp_path / "r.html", most_megabytes=1e-4)
+    with pytest.raises(UserError, match="most_megabytes"):
+        show(traces / "llada.zarr", most_megabytes=1e-4)
 
 
 def test_what_stands_is_kept_until_a_new_one_is_whole(traces: Path, tmp_path: Path) -> None:

@@ -1,5 +1,8 @@
 """Finding sinks in a whole sample: recounted in loops, in any order of dims, with dims of one's own, in slices."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -167,3 +170,46 @@ def test_a_sample_read_from_a_store_needs_no_loading(tmp_path: object) -> None:
     stored = xr.open_zarr(f"{tmp_path}/one.zarr", chunks=None, consolidated=False)
     xr.testing.assert_equal(find_sinks(stored, Excess(1.0)), find_sinks(sample, Excess(1.0)))
     assert not stored["received"].variable._in_memory
+
+
+def shares(rows: int = 24, keys: int = 7, seed: int = 3) -> xr.DataArray:
+    values = np.random.default_rng(seed).dirichlet(np.ones(keys), rows).reshape(rows // 6, 2, 3, keys)
+    return xr.DataArray(values, dims=("step", "layer", "head", "position")).assign_coords(position=np.arange(keys))
+
+
+def overflown(received: xr.DataArray) -> xr.DataArray:
+    return received.where((received["layer"] != 1) | (received["head"] != 2) | (received["step"] != 3))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (overflown, "no number at step 3, layer 1, head 2"),
+        (lambda received: received.astype(np.int64), "int64"),
+        (lambda received: received.astype(bool), "bool"),
+        (lambda received: received.rename(position="key"), "position"),
+        (lambda received: received.values, "ndarray"),
+        (lambda received: received * 7, "over the keys 7"),
+        (lambda received: -received, "least is -"),
+        (lambda received: received.where(received < received.max(), np.inf), "over the keys inf"),
+        (lambda received: xr.full_like(received, 0.5), "over the keys 3.5"),
+    ],
+)
+def test_what_is_no_share_of_attention_is_refused_and_never_counted(spoil: Callable[..., Any], told: str) -> None:
+    received = shares().assign_coords(step=range(4), layer=range(2), head=range(3))
+    sample, spoilt = xr.Dataset({"received": received}), spoil(received)
+    for count in (
+        lambda: find_sinks(sample, Threshold(0.3), received=spoilt),
+        lambda: sweep_epsilon(sample, [1.0], received=spoilt),
+        lambda: sink_positions(sample, received=spoilt),
+        lambda: mark_sinks(spoilt, TopK(1)),
+    ):
+        with pytest.raises(UserError, match=told):
+            count()
+    assert find_sinks(sample, Threshold(0.3)).any()
+
+
+def test_what_is_no_sample_is_refused() -> None:
+    for wrong in (xr.Dataset({"attention": shares()}), {"received": shares()}, None):
+        with pytest.raises(UserError, match="received"):
+            find_sinks(wrong, Threshold(0.3))  # type: ignore[arg-type]

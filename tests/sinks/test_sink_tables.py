@@ -162,7 +162,7 @@ def test_the_median_of_an_even_number_of_runs_is_the_lower_one() -> None:
 
 def test_sinks_that_live_to_the_end_have_no_median() -> None:
     received = np.full((5, 1, 1, 3), 0.1)
-    received[..., 0] = 0.9
+    received[..., 0] = 0.8
     dims = ("step", "layer", "head", "position")
     sample = xr.Dataset(
         {"received": (dims, received)}, coords={d: np.arange(n) for d, n in zip(dims, received.shape, strict=True)}

@@ -213,7 +213,7 @@ def test_checkpoints_cut_short_are_refused_and_nothing_is_lost(trained_twins: Pa
     content = record.read_bytes()
     for broken in (b"", content[:30], b"[]", b'{"progress": {"step": 4}, "digests": {}}', b"\xff\xfe\xfd"):
         record.write_bytes(broken)
-        assert_refused(half, f"{record} cannot be read: remove {checkpoint} to train this twin from its start")
+        assert_refused(half, f"{record} cannot be read (")
     shutil.rmtree(checkpoint)
     gone_on(half)
     assert_same(half, trained_twins, "twin-ar")

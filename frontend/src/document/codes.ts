@@ -4,6 +4,8 @@ import type { LogEncoding } from "./types";
 
 export const ZERO = 0;
 export const MISSING = 255;
+/** The scale ends up to a step above all attention that there is; no code stands for more than that. */
+export const EVERYTHING = 1;
 
 /**
  * The value of every code. Rounded to single precision, so that sums of equal values are exact in double precision
@@ -16,7 +18,8 @@ export function lookupTable(encoding: LogEncoding): Float64Array {
   table[MISSING] = NaN;
   const steps = Math.max(1, encoding.codes - 1);
   for (let code = 1; code <= encoding.codes; code++) {
-    table[code] = Math.fround(encoding.low * Math.pow(encoding.high / encoding.low, (code - 1) / steps));
+    const value = encoding.low * Math.pow(encoding.high / encoding.low, (code - 1) / steps);
+    table[code] = Math.min(EVERYTHING, Math.fround(value));
   }
   return table;
 }

@@ -1,6 +1,6 @@
 // One sample, opened: small arrays whole, received attention a step at a time.
 
-import { MISSING, lookupTable } from "./codes";
+import { EVERYTHING, MISSING, lookupTable } from "./codes";
 import { readBits, readFloat32, readInt32 } from "./small_array";
 import { type StepBytes, openSteps } from "./step_bytes";
 import type { ArraySpec, SampleSpec } from "./types";
@@ -39,7 +39,7 @@ async function openCodes(spec: ArraySpec, rows: number): Promise<CodedArray> {
     table: lookupTable(spec.encoding),
     bytes: await openSteps(spec, 1),
     rows,
-    high: spec.encoding.high,
+    high: Math.min(EVERYTHING, spec.encoding.high),
   };
 }
 

@@ -27,8 +27,9 @@ from sinkscope.compression.dropping import Contents
 from sinkscope.compression.identity import Identity, check_identity
 from sinkscope.compression.prefix import Prefix
 from sinkscope.compression.settings import check_model, empty_cache, read_compress
-from sinkscope.errors import UserError
+from sinkscope.errors import UserError, refusing
 from sinkscope.families import Model
+from sinkscope.files import parse_json
 
 FORMAT_VERSION = 2
 _HEADER = "sinkscope_prefix"
@@ -96,24 +97,17 @@ def load_prefix(path: str | Path, model: Model) -> Prefix:
     path = Path(path)
     if not path.is_file():
         raise UserError(f"there is no file {path}")
-    try:
+    with refusing(f"{path} can't be read", "it is damaged, cut off or was never a prefix"):
         header, tensors = _read(path)
         identity = Identity(**header["model"])
         check_identity(identity, model, f"the prefix in {path}")
         return _built(header, identity, tensors, model)
-    except UserError:
-        raise
-    except OSError as error:
-        raise UserError(f"{path} can't be read: {error.strerror or error}; make it readable") from error
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        reason = f"it has no {error}" if isinstance(error, KeyError) else error
-        raise UserError(f"{path} can't be read: {reason}; it is damaged, cut off or was never a prefix") from error
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """Header and tensors of a file that is what was written."""
     with safe_open(path, framework="pt") as file:
-        header = json.loads((file.metadata() or {}).get(_HEADER, "null"))
+        header = parse_json((file.metadata() or {}).get(_HEADER, "null").encode())
         if header is None:
             raise UserError(f"{path} holds no compressed prefix; give a file that `save_prefix` wrote")
         if header["format_version"] != FORMAT_VERSION:

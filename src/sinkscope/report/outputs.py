@@ -91,8 +91,9 @@ def _mode(path: Path) -> int | None:
         return path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except OSError as error:
-        raise UserError(f"{path} can't be written ({error.strerror}): choose another name or folder") from error
+    except (OSError, ValueError) as error:  # the second for a NUL in the name
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"{str(path)!r} can't be written ({reason}): choose another name or folder") from error
 
 
 @contextmanager

@@ -22,7 +22,8 @@ import transformers
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
-from sinkscope.errors import UserError
+from sinkscope.errors import UserError, refusing
+from sinkscope.files import read_json, read_regular
 from sinkscope.selection.backbones import BACKBONES, wrap
 from sinkscope.selection.model import SelectiveViT
 
@@ -70,12 +71,11 @@ def load_selective(name: str | Path) -> Trained:
     folder = Path(str(files("sinkscope.selection").joinpath("shipped", str(name)))) if name in SHIPPED else Path(name)
     card = _card(folder)
     network = _network(folder / BACKBONE, card["network"])
-    model = SelectiveViT(wrap(network), gates=card["gates"], split=card["split"], mode=card["mode"])
-    try:
-        loaded = safetensors.torch.load_file(folder / WEIGHTS)
+    with refusing(f"{folder / CARD} does not fit this network", "restore it, or train anew"):
+        model = SelectiveViT(wrap(network), gates=card["gates"], split=card["split"], mode=card["mode"])
+    with refusing(f"{folder / WEIGHTS} does not fit this model", "restore it, or train anew"):
+        loaded = safetensors.torch.load(read_regular(folder / WEIGHTS))
         left = model.load_state_dict(loaded, strict=False)
-    except (OSError, SafetensorError, RuntimeError) as error:
-        raise UserError(f"{folder / WEIGHTS} does not fit this model: {str(error).splitlines()[-1].strip()}") from error
     missing = [key for key in left.missing_keys if not key.startswith("backbone.")]
     if missing or left.unexpected_keys:
         raise UserError(
@@ -99,16 +99,12 @@ def _own(model: SelectiveViT) -> dict[str, torch.Tensor]:
 
 
 def _card(folder: Path) -> dict[str, Any]:
-    try:
-        card: dict[str, Any] = json.loads((folder / CARD).read_text(encoding="utf-8"))
+    known = f"name a folder of `sinkscope select train`, or one of {', '.join(SHIPPED)}"
+    with refusing(f"{folder} holds no trained selection: {CARD} is missing or damaged", known):
+        card = read_json(folder / CARD)
+        if type(card) is not dict:
+            raise ValueError("it holds no description of a model")
         missing = {"format", "network", "gates", "split", "mode", "source", "classes", "recipe"} - set(card)
-    except OSError as error:
-        raise UserError(
-            f"{folder} holds no trained selection ({CARD} is missing): name a folder of `sinkscope select train`, or "
-            f"one of {', '.join(SHIPPED)}"
-        ) from error
-    except (ValueError, TypeError) as error:
-        raise UserError(f"{folder / CARD} is damaged: {error}") from error
     if missing or card["format"] != FORMAT:
         raise UserError(f"{folder / CARD} is not of this version of sinkscope: train anew")
     _check_card(card, folder / CARD)

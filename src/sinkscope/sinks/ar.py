@@ -20,7 +20,7 @@ from sinkscope.errors import UserError
 from sinkscope.ordering import exceeds
 from sinkscope.sinks.blocks import widened
 from sinkscope.sinks.lexicon import model_attributes
-from sinkscope.sinks.scales import key_exists, require_position
+from sinkscope.sinks.scales import checked, key_exists, own_received, require_position
 
 GU_EPSILON = 0.3
 FINAL_PASS = "final pass"
@@ -71,6 +71,8 @@ def sink_k(
     if not 0 <= epsilon < 1:
         raise UserError(f"epsilon of Sink_k is a share of attention, 0 <= epsilon < 1, got {epsilon}")
     source, received = square_pass(sample)
+    require_position(received)
+    checked(received)
     both_ways = attends_both_ways(sample) if bidirectional is None else bidirectional
     alpha = widened(received) if both_ways else causal_alpha(received)
     alpha = alpha.where(key_exists(received), drop=True)
@@ -102,7 +104,7 @@ def square_pass(sample: xr.Dataset) -> tuple[str, xr.DataArray]:
     """Where a pass with as many queries as keys is found, and its received attention `(layer, head, position)`."""
     if "final_received" in sample and bool(sample["final_received"].notnull().any()):
         return FINAL_PASS, sample["final_received"]
-    received = sample["received"].isel(step=0, drop=True)
+    received = own_received(sample).isel(step=0, drop=True)
     keys = int(key_exists(received).sum())
     if "query_start" in sample and "query_stop" in sample:
         queries = int(sample["query_stop"][0]) - int(sample["query_start"][0])

@@ -21,7 +21,7 @@ from sinkscope.ordering import exceeds
 from sinkscope.sinks.blocks import by_step_blocks
 from sinkscope.sinks.rules import KeyCounts, SinkRule
 from sinkscope.sinks.rules.excess import limit, require_epsilon, require_reachable
-from sinkscope.sinks.scales import key_count, key_exists, require_position
+from sinkscope.sinks.scales import checked, key_count, key_exists, own_received, require_position
 
 EPSILONS = (0.0, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0)
 """The values of the published sweep (2510.15731, Fig. 10)."""
@@ -33,15 +33,14 @@ def find_sinks(sample: xr.Dataset, rule: SinkRule, *, received: xr.DataArray | N
     `received` takes the place of the sample's own received attention, for example `received_from(sample, "masked")`.
     Raises `UserError` when the rule can never fire on this sample.
     """
-    return mark_sinks(sample["received"] if received is None else received, rule)
+    return mark_sinks(own_received(sample) if received is None else received, rule)
 
 
 def mark_sinks(received: xr.DataArray, rule: SinkRule) -> xr.DataArray:
     """As `find_sinks`, from received attention with any dims besides `position`, in the order they came."""
-    require_position(received)
     counts = key_counts(received)
     rule.refuse(counts)
-    sinks = by_step_blocks(lambda part: rule.marks(part).transpose(*part.dims), received)
+    sinks = by_step_blocks(lambda part: rule.marks(checked(part)).transpose(*part.dims), received)
     sinks = sinks.rename("sink").assign_coords(exists=key_exists(received))
     sinks.attrs = {**rule.settings(), "group": asked_by(received)}
     return sinks
@@ -55,6 +54,7 @@ def asked_by(received: xr.DataArray) -> str:
 
 def key_counts(received: xr.DataArray) -> KeyCounts:
     """The fewest and most existing keys over the rows that have any. Raises `UserError` when no row has."""
+    require_position(received)
     keys = key_count(received).values
     if not (keys > 0).any():
         group = received.attrs.get("group", "all")
@@ -73,7 +73,7 @@ def sweep_epsilon(
 
     Every (step, layer, head, existing key) counts once. Raises `UserError` for an epsilon that can never fire.
     """
-    array = sample["received"] if received is None else received
+    array = own_received(sample) if received is None else received
     most = key_counts(array).most
     for epsilon in epsilons:
         require_epsilon(epsilon, scale)
@@ -89,6 +89,7 @@ def count_non_sinks(received: xr.DataArray, epsilons: Sequence[float], scale: st
     require_position(received)
 
     def count(part: xr.DataArray) -> xr.Dataset:
+        part = checked(part)
         rest = [dim for dim in part.dims if dim != "step"]
         cells = part.notnull().sum(rest)
         sinks = [

@@ -21,6 +21,8 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from sinkscope.errors import refusing
+
 CLASSES = ("mask", "special", "newline", "punctuation", "prompt", "other")
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -39,14 +41,15 @@ class Lexicon:
     @classmethod
     def of(cls, sample: xr.Dataset) -> "Lexicon":
         """Read from a sample's attributes; what is missing there is taken as unknown."""
-        model = model_attributes(sample)
-        mask = model.get("mask_token_id")
-        return cls(
-            texts={int(token): str(text) for token, text in (sample.attrs.get("tokens") or {}).items()},
-            mask_token_id=None if mask is None else int(mask),
-            special_ids=frozenset(int(token) for token in model.get("special_ids") or ()),
-            prompt_length=int(sample.attrs.get("prompt_length", 0)),
-        )
+        with refusing("what a trace says of its model and tokens is damaged", "record it again"):
+            model = model_attributes(sample)
+            mask = model.get("mask_token_id")
+            return cls(
+                texts={int(token): str(text) for token, text in (sample.attrs.get("tokens") or {}).items()},
+                mask_token_id=None if mask is None else int(mask),
+                special_ids=frozenset(int(token) for token in model.get("special_ids") or ()),
+                prompt_length=int(sample.attrs.get("prompt_length", 0)),
+            )
 
     def text(self, token: int) -> str:
         """The token's text with the tokenizer's spelling undone, or its number in angle brackets."""

@@ -11,6 +11,7 @@ sat out ends a run.
 
 import numpy as np
 import xarray as xr
+from numpy.typing import NDArray
 
 from sinkscope.errors import UserError
 
@@ -51,23 +52,21 @@ def sink_lifetimes(sinks: xr.DataArray) -> xr.Dataset:
     )
 
 
-def lifetime_counts(runs: xr.Dataset) -> xr.Dataset:
-    """Histogram of runs, additive over samples: `runs` and `censored`, both `(layer, lifetime)`."""
-    layers, layer = np.unique(runs["layer"].values, return_inverse=True)
-    length = runs["lifetime"].values
-    longest = int(length.max(initial=1))
-    cell = layer * longest + length - 1
-    size = layers.size * longest
-    every = np.bincount(cell, minlength=size)
-    censored = np.bincount(cell[runs["censored"].values], minlength=size)
-    shape = (layers.size, longest)
-    return xr.Dataset(
-        {
-            "runs": (("layer", "lifetime"), every.reshape(shape)),
-            "censored": (("layer", "lifetime"), censored.reshape(shape)),
-        },
-        coords={"layer": layers, "lifetime": np.arange(1, longest + 1)},
-    )
+def lifetime_counts(sinks: xr.DataArray) -> xr.Dataset:
+    """Histogram of runs, additive over samples: `runs` and `censored`, both `(layer, lifetime)`.
+
+    Memory holds the runs of one layer.
+    """
+    longest = max(1, sinks.sizes.get("step", 1))
+    counts: dict[str, list[NDArray[np.int64]]] = {"runs": [], "censored": []}
+    for place in range(sinks.sizes["layer"]):
+        runs = sink_lifetimes(sinks.isel(layer=place))
+        length, censored = runs["lifetime"].values, runs["censored"].values
+        counts["runs"].append(np.bincount(length - 1, minlength=longest))
+        counts["censored"].append(np.bincount(length[censored] - 1, minlength=longest))
+    arrays = {name: (("layer", "lifetime"), np.array(rows)) for name, rows in counts.items()}
+    found = xr.Dataset(arrays, coords={"layer": sinks["layer"].values, "lifetime": np.arange(1, longest + 1)})
+    return found.sel(lifetime=slice(1, int(found["lifetime"].where((found["runs"] > 0).any("layer"), 1).max())))
 
 
 def survivors(counts: xr.Dataset) -> xr.DataArray:

@@ -22,7 +22,7 @@ from sinkscope.errors import UserError
 from sinkscope.sinks.blocks import by_step_blocks
 from sinkscope.sinks.find import mark_sinks
 from sinkscope.sinks.rules import TopK
-from sinkscope.sinks.scales import anywhere
+from sinkscope.sinks.scales import anywhere, own_received
 from sinkscope.sinks.where import NOWHERE, sink_positions
 
 TOP_K = 5
@@ -39,7 +39,7 @@ def sink_motion(
     `spatial_variance`, `temporal_variance ()`. The first step (layer) of a comparison with the one before is NaN.
     `received` must be what `sinks` were found in, when that is not the sample's own.
     """
-    array = sample["received"] if received is None else received
+    array = own_received(sample) if received is None else received
     where = sink_positions(sample, received=array)
     top = where["by_head" if "by_head" in where else "by_layer"]
     labels = {"step": sinks["step"]}

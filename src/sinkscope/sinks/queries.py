@@ -17,7 +17,7 @@ import xarray as xr
 from sinkscope import attention
 from sinkscope.errors import UserError
 from sinkscope.sinks.blocks import by_step_blocks
-from sinkscope.sinks.scales import anywhere, key_exists, mean_over
+from sinkscope.sinks.scales import anywhere, key_exists, mean_over, own_received
 
 ATOMS = attention.GROUPS
 UNIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -59,7 +59,7 @@ def received_from(sample: xr.Dataset, group: str = "all") -> xr.DataArray:
     empty. Raises `UserError` for a group that is unknown or was not recorded.
     """
     if group == "all":
-        return sample["received"].assign_attrs(group=group)
+        return own_received(sample).assign_attrs(group=group)
     return received_by(sample, [group]).isel(group=0, drop=True).assign_attrs(group=group)
 
 
@@ -75,14 +75,14 @@ def received_by(sample: xr.Dataset, groups: Sequence[str]) -> xr.DataArray:
     parts = sample[["received_by_group", "queries"]]
     received = by_step_blocks(lambda part: _weighted(part, membership), parts)
     received = received.rename(union="group").assign_coords(group=list(groups))
-    exists = key_exists(sample["received"])
+    exists = key_exists(own_received(sample))
     received = received.where(exists if "head" in received.dims else anywhere(exists)).rename("received")
     return received.transpose(*sample["received_by_group"].dims)
 
 
 def head_mean(sample: xr.Dataset) -> xr.DataArray:
     """The whole received attention in the dims that the groups have: averaged over heads where they are."""
-    received = sample["received"].assign_attrs(group="all")
+    received = own_received(sample).assign_attrs(group="all")
     if "head" in sample["received_by_group"].dims or "head" not in received.dims:
         return received
     return by_step_blocks(lambda part: mean_over(part, "head"), received)

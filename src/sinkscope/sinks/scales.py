@@ -16,6 +16,7 @@ or a sliding window forgot them: then n is that of the row, its layer and head.
 from collections.abc import Collection, Hashable
 from typing import Literal, get_args
 
+import numpy as np
 import xarray as xr
 
 from sinkscope.errors import UserError
@@ -28,6 +29,10 @@ WITHIN_A_PASS = ("layer", "head", "kv_head")
 """The dims along which the same keys exist, unless some were dropped."""
 
 
+ROUNDING = 0.02
+"""By which the shares of one row may make more than 1 where they were kept in half precision."""
+
+
 def require_scale(scale: str) -> None:
     """Raise `UserError` unless `scale` is one of `SCALES`."""
     if scale not in SCALES:
@@ -35,9 +40,49 @@ def require_scale(scale: str) -> None:
 
 
 def require_position(received: xr.DataArray) -> None:
-    """Raise `UserError` unless the array has the dim `position` that every rule works along."""
+    """Raise `UserError` unless it is an array of floating numbers with the dim `position` that every rule works
+    along."""
+    if not isinstance(received, xr.DataArray):
+        raise UserError(f"received attention is an xarray.DataArray, got {type(received).__name__}")
     if "position" not in received.dims:
         raise UserError(f"received attention needs a dim 'position', this array has {tuple(received.dims)}")
+    if not np.issubdtype(received.dtype, np.floating):
+        raise UserError(f"received attention is shares, floating numbers of 0 to 1; this array is {received.dtype}")
+
+
+def checked(received: xr.DataArray) -> xr.DataArray:
+    """The same array. Raises `UserError` where its numbers are no shares of attention.
+
+    Shares lie in [0, 1] and make at most 1 over the keys. A row without any number, while another layer or head of its
+    step has some, is a pass that overflowed: a missing key is NaN in its own place alone.
+    """
+    total = received.sum("position").values
+    lowest, highest = float(received.min()), float(total.max(initial=0.0))
+    if lowest < 0 or not highest <= 1 + ROUNDING:
+        raise UserError(
+            "received attention is shares from 0 to 1 that make at most 1 over the keys; here the least is "
+            f"{lowest:g}, and the most over the keys {highest:g}: divide scores by their sum, and record again what "
+            "overflowed (--dtype bfloat16 or float32)"
+        )
+    empty = received.isnull().all("position")
+    overflown = empty & ~empty.all([dim for dim in WITHIN_A_PASS if dim in empty.dims])
+    if overflown.any():
+        first = np.argwhere(overflown.values)[0]
+        labels = zip(overflown.dims, first, strict=True)
+        where = ", ".join(f"{dim} {overflown[dim].values[place]}" for dim, place in labels)
+        raise UserError(
+            f"received attention is no number at {where}, where others have keys: the pass overflowed, record it again "
+            "(--dtype bfloat16 or float32)"
+        )
+    return received
+
+
+def own_received(sample: xr.Dataset) -> xr.DataArray:
+    """The sample's own received attention. Raises `UserError` where it has none."""
+    if not isinstance(sample, xr.Dataset) or "received" not in sample:
+        held = f"a dataset of {list(sample.data_vars)}" if isinstance(sample, xr.Dataset) else type(sample).__name__
+        raise UserError(f"a sample (trace[0]) is wanted, a dataset with the variable 'received'; got {held}")
+    return sample["received"]
 
 
 def key_exists(received: xr.DataArray) -> xr.DataArray:

@@ -18,7 +18,7 @@ import xarray as xr
 
 from sinkscope.errors import UserError
 from sinkscope.sinks.lexicon import CLASSES, Lexicon
-from sinkscope.sinks.scales import WITHIN_A_PASS, anywhere, key_exists
+from sinkscope.sinks.scales import WITHIN_A_PASS, anywhere, key_exists, own_received
 from sinkscope.sinks.where import sink_positions
 
 PER = {"step": "overall", "layer": "by_layer", "head": "by_head"}
@@ -64,7 +64,7 @@ def sink_cells(
         return xr.Dataset({"sinks": held, "exists": anywhere(sinks["exists"].drop_vars("exists"))})
     if per not in PER:
         raise UserError(f"top sinks are counted per step, layer or head, got {per!r}")
-    array = sample["received"] if received is None else received
+    array = own_received(sample) if received is None else received
     return top_cells(sink_positions(sample, received=array), key_exists(array), PER[per])
 
 

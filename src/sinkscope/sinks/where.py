@@ -18,10 +18,12 @@ from sinkscope.sinks.blocks import by_step_blocks
 from sinkscope.sinks.rules import TopK
 from sinkscope.sinks.scales import (
     anywhere,
+    checked,
     full_score,
     key_count,
     key_exists,
     mean_over,
+    own_received,
     require_position,
     require_scale,
 )
@@ -33,7 +35,7 @@ NOWHERE = -1
 def top_positions(received: xr.DataArray) -> xr.DataArray:
     """Label of the position that receives most, without the dim `position`; `NOWHERE` where no key exists."""
     require_position(received)
-    return by_step_blocks(lambda part: _top(part)["position_of_top"], received).rename("position_of_top")
+    return by_step_blocks(lambda part: _top(checked(part))["position_of_top"], received).rename("position_of_top")
 
 
 def sink_positions(sample: xr.Dataset, *, received: xr.DataArray | None = None) -> xr.Dataset:
@@ -43,9 +45,9 @@ def sink_positions(sample: xr.Dataset, *, received: xr.DataArray | None = None) 
     where no key exists; `overall_received`, `by_layer_received`, `by_head_received`: the share r that it receives;
     `keys (step)`: n. Without heads in `received` there is no `by_head`.
     """
-    array = sample["received"] if received is None else received
+    array = own_received(sample) if received is None else received
     require_position(array)
-    found = by_step_blocks(_tops, array)
+    found = by_step_blocks(lambda part: _tops(checked(part)), array)
     found = found.assign(keys=anywhere(key_exists(array)).sum("position"))
     found.attrs = {"group": array.attrs.get("group", "all")}
     return found

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sinkscope.errors import UserError
+from sinkscope.errors import UserError, refusing
 from sinkscope.evaluation import Score
+from sinkscope.files import read_json, write_whole
 from sinkscope.language.vocabulary import WORDS
 from sinkscope.training.kinds import Kind
 from sinkscope.training.recipe import Recipe
-from sinkscope.training.whole import write_whole
 
 CARD, SCORES = "README.md", "scores.json"
 
@@ -101,11 +101,10 @@ def _command(recipe: Recipe) -> str:
 def read_scores(folder: Path) -> list[dict[str, Any]]:
     """What `write_scores` wrote. Raises `UserError` where it can't be read."""
     file = folder / SCORES
-    try:
-        scores: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
-        lacking = {name for one in scores for name in ("task", "n", "score") if name not in one}
-    except (OSError, ValueError, TypeError) as error:
-        raise UserError(f"{file} cannot be read ({error}); remove it to score the twin again") from error
-    if lacking or type(scores) is not list or not scores:
+    with refusing(f"{file} holds no scores", "remove it to score the twin again"):
+        scores: list[dict[str, Any]] = list(read_json(file))
+        if not all(type(one["task"]) is str and type(one["n"]) is int and 0 <= one["score"] <= 1 for one in scores):
+            raise ValueError("a task, the number of its problems and a share were wanted")
+    if not scores:
         raise UserError(f"{file} holds no scores; remove it to score the twin again")
     return scores

@@ -11,16 +11,18 @@ import hashlib
 import json
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from operator import index
 from pathlib import Path
+from typing import Any
 
 from accelerate import Accelerator
 from safetensors import SafetensorError
 
-from sinkscope.errors import UserError
+from sinkscope.errors import UserError, refusing
+from sinkscope.files import read_json
 
 _RECORD = "record.json"
 _PREFIX = "checkpoint-"
@@ -79,17 +81,12 @@ def newest(folder: Path) -> Path | None:
 
 def read_progress(checkpoint: Path) -> Progressed:
     """How far the training had come. Raises `UserError` for a checkpoint that is cut short or changed."""
-    try:
-        record = json.loads((checkpoint / _RECORD).read_text(encoding="utf-8"))
-        progress = record["progress"]
-        done = Progressed(
-            step=index(progress["step"]), loss=float(progress["loss"]), seconds=float(progress["seconds"])
-        )
-        digests = dict(record["digests"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{checkpoint / _RECORD} cannot be read: remove {checkpoint} to train this twin from its start"
-        ) from error
+    with refusing(f"{checkpoint / _RECORD} cannot be read", f"remove {checkpoint} to train this twin from its start"):
+        record = read_json(checkpoint / _RECORD)
+        done = progressed(record["progress"])
+        digests = {str(name): str(digest) for name, digest in record["digests"].items()}
+        if any(Path(name).name != name or "\0" in name for name in digests):
+            raise ValueError("the files of a checkpoint lie in its folder")
     for name, digest in digests.items():
         file = checkpoint / name
         found = _digest(file) if file.is_file() else None
@@ -97,6 +94,14 @@ def read_progress(checkpoint: Path) -> Progressed:
             state = "is missing" if found is None else "was cut short or changed"
             raise UserError(f"{file} {state}; remove {checkpoint} to train this twin from its start")
     return done
+
+
+def progressed(kept: Mapping[str, Any]) -> Progressed:
+    """From what `asdict` gave. Raises `KeyError`, `TypeError` or `ValueError` for what is none."""
+    step, loss, seconds = index(kept["step"]), float(kept["loss"]), float(kept["seconds"])
+    if min(step, seconds) < 0:
+        raise ValueError("steps and seconds are counted from 0")
+    return Progressed(step=step, loss=loss, seconds=seconds)
 
 
 def _digest(file: Path) -> str:

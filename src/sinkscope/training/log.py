@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from sinkscope.errors import UserError
-from sinkscope.training.whole import write_whole
+from sinkscope.errors import UserError, refusing
+from sinkscope.files import parse_json, read_regular, write_whole
 
 NAME = "training_log.jsonl"
 
@@ -19,7 +19,8 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
     is no row.
     """
     file = folder / NAME
-    lines = file.read_bytes().splitlines() if file.is_file() else []
+    with refusing(f"{file} can't be read", "restore the file, or remove it to measure anew"):
+        lines = read_regular(file).splitlines() if file.exists() else []
     rows: list[dict[str, Any]] = []
     for number, line in enumerate(lines, 1):
         row = _row(line)
@@ -34,10 +35,11 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
 
 def _row(line: bytes) -> dict[str, Any] | None:
     try:
-        row = json.loads(line)
+        row = parse_json(line)
     except ValueError:
         return None
-    return row if type(row) is dict and type(row.get("point")) is int else None
+    whole = type(row) is dict and type(row.get("point")) is int and type(row.get("problems", 0)) is int
+    return row if whole else None
 
 
 def write_log(folder: Path, rows: list[dict[str, Any]]) -> None:

@@ -24,10 +24,11 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import LlamaForCausalLM
 
-from sinkscope.errors import UserError
+from sinkscope.errors import UserError, refusing
 from sinkscope.evaluation.memory import memory_advice
 from sinkscope.families import load_model
 from sinkscope.families.model import parse_device
+from sinkscope.files import read_json
 from sinkscope.training import checkpoints, objectives
 from sinkscope.training.accelerating import accelerator_on
 from sinkscope.training.checkpoints import Progressed
@@ -145,10 +146,8 @@ def train_twin(
 
 
 def _progress_at(folder: Path) -> Progressed:
-    try:
-        return Progressed(**json.loads((folder / POINT).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
-        raise UserError(f"{folder / POINT} cannot be read ({error}); train this twin in another folder") from error
+    with refusing(f"{folder / POINT} cannot be read", "train this twin in another folder"):
+        return checkpoints.progressed(read_json(folder / POINT))
 
 
 def _to(run: _Run, done: Progressed, stop: int, observer: Observer | None) -> Progressed:

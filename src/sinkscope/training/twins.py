@@ -19,11 +19,12 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from sinkscope.errors import UserError
+from sinkscope.errors import UserError, refusing
 from sinkscope.evaluation import LITTLE, evaluate
 from sinkscope.evaluation.base import check_count
 from sinkscope.families import load_model
 from sinkscope.families.model import parse_device
+from sinkscope.files import read_json
 from sinkscope.trace.lock import WriterLock
 from sinkscope.training.card import SCORES, write_card, write_scores
 from sinkscope.training.checkpoints import saving
@@ -97,16 +98,17 @@ def read_recipe(out: Path) -> Recipe | None:
     """The recipe of a training folder, None for one that has none yet. Raises `UserError` where it can't be read."""
     file = out / RECIPE
     try:
-        if not file.exists():
-            return None
-        stored = json.loads(file.read_text(encoding="utf-8"))
+        with refusing("can't be read"):
+            if not file.exists():
+                return None
+            stored = read_json(file)
         if type(stored) is not dict:
             raise UserError(f"it holds a {type(stored).__name__}")
         lacking = Recipe().to_dict().keys() - stored
         if lacking:
             raise UserError(f"it lacks {', '.join(sorted(lacking))}")
         return recipe_from(stored)
-    except (OSError, ValueError, RecursionError) as error:
+    except UserError as error:
         raise UserError(f"{file} is no recipe ({error}); choose another folder") from error
 
 

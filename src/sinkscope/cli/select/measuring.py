@@ -11,7 +11,8 @@ import typer
 from sinkscope.cli.grid_progress import grid_progress
 from sinkscope.cli.options import numbers, option_name
 from sinkscope.cli.select.opening import DataOptions, read_channel
-from sinkscope.errors import UserError
+from sinkscope.errors import UserError, refusing
+from sinkscope.files import read_json
 from sinkscope.report.outputs import make_folder, write_whole
 from sinkscope.selection.channels import CHANNELS, Channel
 from sinkscope.selection.control import Fixed, OperatingTable
@@ -100,12 +101,8 @@ def _without_accuracy(axes: Axes, rho: Floats) -> OperatingTable:
 
 def read_table(file: Path) -> OperatingTable:
     """A table that `write_table` wrote. Raises `UserError` for what is none."""
-    try:
-        stored = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{file} can't be read ({error.strerror}): name a file of --save-table") from error
-    except ValueError as error:
-        raise UserError(f"{file} is not JSON: name a file of --save-table") from error
+    with refusing(f"{file} can't be read", "name a file of --save-table"):
+        stored = read_json(file)
     if not isinstance(stored, dict):
         raise UserError(f"{file} holds no operating table: name a file of --save-table")
     try:

@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from sinkscope.errors import UserError
+from sinkscope.files import parse_json, read_regular
 from sinkscope.trace.lock import LOCK, WriterLock
 
 NAME = "cells.jsonl"
@@ -95,7 +96,7 @@ def read_cells(folder: Path, form: CellForm) -> list[Kept]:
     Raises `UserError` for a folder without cells, and for a line that is none.
     """
     try:
-        content = (folder / NAME).read_bytes()
+        content = read_regular(folder / NAME)
     except OSError as error:
         raise UserError(
             f"{folder} holds no cells of {form.what} ({error.strerror}): name a folder that `{form.command}` wrote"
@@ -129,7 +130,7 @@ def _without_seed(settings: dict[str, Any], varied: str) -> tuple[str, int]:
 def _read(file: Path, form: CellForm) -> dict[str, dict[str, Any]]:
     """Cells by key. A last line that was cut short is taken off the file. Raises `UserError` for what can't be read."""
     try:
-        content = file.read_bytes() if file.exists() else b""
+        content = read_regular(file) if file.exists() else b""
         whole = _whole_lines(content)
         cells = {_key(settings): measured for settings, measured in _parsed(file, whole, form)}
         if whole != content:
@@ -151,19 +152,15 @@ def _parsed(file: Path, content: bytes, form: CellForm) -> list[Kept]:
     kept = []
     for number, line in enumerate(content.splitlines(), 1):
         try:
-            cell = json.loads(line, parse_constant=_no_number)
+            cell = parse_json(line)
             form.check(cell["settings"], cell["measured"])
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise UserError(
                 f"{file}, line {number} is no cell of {form.what} by this version: restore the file, or remove it to "
                 "run all anew"
             ) from error
         kept.append((cell["settings"], cell["measured"]))
     return kept
-
-
-def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
 
 
 def _key(settings: dict[str, Any]) -> str:

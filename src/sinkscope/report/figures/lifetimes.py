@@ -25,7 +25,7 @@ from sinkscope.report.figures.labels import caption, entitle, made_by
 from sinkscope.report.figures.panels import fresh_axes, panels, percent_axis, whole_ticks
 from sinkscope.report.figures.registry import figure
 from sinkscope.report.figures.style import LINES, house_style
-from sinkscope.sinks import SinkRule, displacement, sink_lifetimes
+from sinkscope.sinks import SinkRule, displacement
 from sinkscope.sinks.lifetimes import lifetime_counts, survivors
 from sinkscope.sinks.tables.base import add_sums
 
@@ -47,7 +47,7 @@ def survival(samples: _Some, rule: SinkRule, *, group: str = "all") -> xr.DataAr
     longest = 0
     for view in views(samples, rule, group):
         longest = max(longest, view.sinks.sizes["step"])
-        counts = lifetime_counts(sink_lifetimes(view.sinks)).sum("layer")
+        counts = lifetime_counts(view.sinks).sum("layer")
         total = counts if total is None else add_sums(total, counts)
     if longest < 2:
         raise UserError(ONE_STEP)

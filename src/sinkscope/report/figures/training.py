@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sinkscope.errors import UserError
+from sinkscope.errors import UserError, refusing
 from sinkscope.families.packaged import PACKAGED, find_packaged
 from sinkscope.report.figures.inputs import Inputs, Training
 from sinkscope.report.figures.labels import caption, entitle, printable, shortened
@@ -26,6 +26,7 @@ from sinkscope.training.log import NAME, read_log
 
 Log = Sequence[dict[str, Any]]
 PASS = "finished"
+_BY_LAYER = ("top_received", "sink_first")
 MEASURED = "whole passes over held-out documents; queries: all; scale mean"
 RULE_LINE = f"rule: Sink_k, epsilon {GU_EPSILON:g}, and the strongest key"
 
@@ -42,10 +43,18 @@ def read_training(path: str | Path) -> Training:
     rows = read_log(folder)
     if not rows:
         raise UserError(f"{folder / NAME} has no point yet: wait for the training")
-    lacking = next((name for name in ("step", "accuracy", "sinks") if any(name not in row for row in rows)), None)
-    if lacking is not None:
-        raise UserError(f"{folder / NAME} has a point without {lacking!r}: measure anew with sinkscope train")
+    with refusing(f"{folder / NAME} has a point that can't be drawn", "measure anew with sinkscope train"):
+        for row in rows:
+            _check(row)
+        np.array([[row["sinks"][PASS][name] for name in _BY_LAYER] for row in rows], dtype=np.float64)
     return Training(name=folder.name, rows=tuple(rows))
+
+
+def _check(row: dict[str, Any]) -> None:
+    """Raise `KeyError`, `TypeError`, `AttributeError` or `ValueError` for a point without what is drawn of it."""
+    shares = [*row["accuracy"].values(), *(one for name in _BY_LAYER for one in row["sinks"][PASS][name])]
+    if type(row["step"]) is not int or not all(0 <= one <= 1 for one in shares):
+        raise ValueError("a step and shares were wanted")
 
 
 @house_style

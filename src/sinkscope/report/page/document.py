@@ -18,12 +18,13 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from sinkscope.errors import UserError
 from sinkscope.report.naming import token_text
 from sinkscope.report.page.packing import Entry, attention_entry, pack_attention, plain_entry
 from sinkscope.report.page.selecting import Showing
 from sinkscope.sinks.blocks import step_slices
 from sinkscope.sinks.lexicon import Lexicon, model_attributes
-from sinkscope.sinks.scales import mean_over
+from sinkscope.sinks.scales import ROUNDING, mean_over
 from sinkscope.sinks.tables.json_ready import plain
 from sinkscope.trace.reading import reading_values
 
@@ -58,11 +59,17 @@ class Stepwise:
         return tuple(self.recorded.sizes[dim] for dim in self.dims)
 
     def steps(self, part: slice) -> NDArray[np.floating]:
-        """The values of these steps."""
+        """The values of these steps. Raises `UserError` for what is no share of attention."""
         values = self.recorded.isel(step=part)
         if "head" not in self.dims and "head" in values.dims:
             values = mean_over(values.astype(np.float32), "head")
-        return values.transpose(*self.dims).values
+        shares = values.transpose(*self.dims).values
+        if shares.size and not (np.nanmin(shares, initial=0) >= 0 and np.nanmax(shares, initial=0) <= 1 + ROUNDING):
+            raise UserError(
+                f"{self.recorded.name} of a trace holds numbers that are no shares of attention (0 to 1): record "
+                "it again (--dtype bfloat16 or float32)"
+            )
+        return shares
 
     def blocks(self) -> Iterator[NDArray[np.floating]]:
         """All values, a few steps at a time."""
@@ -102,7 +109,7 @@ def carried(_: Place) -> Attention:
 
 
 def _carried(_: str, values: Stepwise) -> Entry:
-    return attention_entry(pack_attention(values.blocks, values.shape[-1]), values.shape)
+    return attention_entry(pack_attention(values.blocks, values.shape), values.shape)
 
 
 def sample_entry(sample: xr.Dataset, attention: Attention) -> Entry:

@@ -19,7 +19,7 @@ from sinkscope.errors import UserError
 from sinkscope.report.page.document import carried, document_text
 from sinkscope.report.page.selecting import choose, default_title
 from sinkscope.report.page.template import read_template
-from sinkscope.report.page.writing import within
+from sinkscope.report.page.writing import require_room, within
 from sinkscope.trace import Trace
 
 MOST_NOTEBOOK_MEGABYTES = 16.0
@@ -65,6 +65,7 @@ def show(
     paths = [_path(trace) for trace in traces]
     showings, _ = choose(paths, ids=samples, layers=layers, heads=heads)
     title = title or default_title(showings)
+    require_room(showings, most_megabytes, lambda _: _too_large(most_megabytes))
     parts = read_template().around(document_text(title, showings, carried))
     html = b"".join(within(parts, most_megabytes, lambda: _too_large(most_megabytes)))
     return Page(html.decode(), title, height)

@@ -49,10 +49,11 @@ class LogScale:
 
     @cached_property
     def table(self) -> NDArray[np.float64]:
-        """The value of each of the 256 codes, NaN for those that stand for none."""
+        """The share that each of the 256 codes stands for, at most 1, NaN for those that stand for none."""
         values = np.full(256, np.nan)
         values[ZERO] = 0.0
-        values[1 : self.codes + 1] = self.low * (self.high / self.low) ** (np.arange(self.codes) / (self.codes - 1))
+        steps = np.arange(self.codes) / (self.codes - 1)
+        values[1 : self.codes + 1] = np.minimum(self.low * (self.high / self.low) ** steps, 1.0)
         return values
 
     def encode(self, values: NDArray[np.floating]) -> Codes:

@@ -37,6 +37,8 @@ class PageServer(ThreadingTCPServer):
 
     daemon_threads = True
     allow_reuse_address = True
+    request_queue_size = 1024
+    """Connections that may wait: a browser opens several for each tab, a program hundreds."""
 
     def __init__(self, live: Live, template: Template, port: int = 0) -> None:
         self.live = live
@@ -65,6 +67,8 @@ class _Answer(BaseHTTPRequestHandler):
     server: PageServer
     protocol_version = "HTTP/1.1"
     timeout = 60
+    disable_nagle_algorithm = True
+    """Head and body are sent apart: the body would wait 40 ms for the head's acknowledgement."""
     error_message_format = "%(code)d %(message)s\n"
     error_content_type = "text/plain; charset=utf-8"
 

@@ -4,6 +4,9 @@
     written = write_report(showings, Path("report.html"))
     written.size, written.worst_error
 
+Whether it will fit is forecast from the shapes of all arrays and ten steps of a sample of each trace, before the rest
+is read.
+
 The file grows under another name and takes its own when it is whole, so an older report stays until then, and a kill or
 a full disk never leaves half of one under that name. Memory holds one sample's text (at most about 50 MB for 128 steps
 x 32 layers x 32 heads x 165 positions).
@@ -14,17 +17,21 @@ for that is for a server (`serving.py`).
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 from sinkscope.errors import UserError
 from sinkscope.report.outputs import make_folder, require_place, write_whole
-from sinkscope.report.page.document import Attention, Place, Stepwise, carried, document_text
-from sinkscope.report.page.packing import Entry
+from sinkscope.report.page.document import Attention, Place, Stepwise, attention_arrays, carried, document_text
+from sinkscope.report.page.packing import Entry, Forecast, forecast
 from sinkscope.report.page.selecting import Showing, default_title
 from sinkscope.report.page.template import read_template
+from sinkscope.trace.reading import reading_values
 
 MOST_MEGABYTES = 64.0
 """Room for two samples of 128 steps x 32 layers x 32 heads x 165 positions, side by side."""
+DOUBT = 1.5
+"""How many times too large a forecast must be to be believed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,11 +95,32 @@ def write_report(
     template, carrier = read_template(), _Carrier(observer)
     samples = sum(len(showing.ids) for showing in showings)
 
+    def refusal(whole: int) -> str:
+        return _too_large(out, most_megabytes, whole, samples)
+
+    require_room(showings, most_megabytes, refusal)
     parts = template.around(document_text(title or default_title(showings), showings, carrier))
-    limited = within(parts, most_megabytes, lambda: _too_large(out, most_megabytes, carrier.samples - 1, samples))
+    limited = within(parts, most_megabytes, lambda: refusal(carrier.samples - 1))
     make_folder(out.parent)
     size = write_whole(out, limited)
     return Written(file=out, size=size, samples=samples, worst_error=carrier.worst_error)
+
+
+def require_room(showings: Sequence[Showing], most_megabytes: float, refusal: Callable[[int], str]) -> None:
+    """Raise `UserError` where the attention to be carried can't fit, with the refusal for so many whole samples."""
+    room = most_megabytes * 1e6 * 3 / 4  # base64 writes three bytes as four
+    taken, whole = 0.0, 0
+    for showing in showings:
+        forecasts: dict[str, Forecast] = {}
+        for _, sample in showing.samples():
+            for name, values in attention_arrays(sample).items():
+                if name not in forecasts:
+                    with reading_values(showing.trace.path):
+                        forecasts[name] = forecast(values.steps, values.shape)
+                taken += forecasts[name].size(prod(values.shape))
+            if taken > DOUBT * room:
+                raise UserError(refusal(whole))
+            whole += taken <= room
 
 
 def within(parts: Iterable[bytes], most_megabytes: float, refusal: Callable[[], str]) -> Iterator[bytes]:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from sinkscope.errors import UserError
+from sinkscope.errors import UserError, refusing
+from sinkscope.files import parse_json, read_regular, write_whole
 from sinkscope.selection.channels import find_channel, seed_channels
 from sinkscope.selection.data import ImageSet
 from sinkscope.selection.learning.recipe import Recipe
 from sinkscope.selection.link import Link
 from sinkscope.selection.model import SelectiveViT
-from sinkscope.training.whole import write_whole
 
 LOG = "log.jsonl"
 ALPHAS = (0.1, 0.3, 1.0)
@@ -80,7 +80,9 @@ def read_log(out: Path) -> list[dict[str, Any]]:
     file = out / LOG
     if not file.exists():
         return []
-    try:
-        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    except ValueError as error:
-        raise UserError(f"{file} is damaged ({error})") from error
+    with refusing(f"{file} is damaged", "remove it: the passes that come are written anew"):
+        rows = [parse_json(line) for line in read_regular(file).splitlines()]
+        names = {field.name for field in fields(Measured)}
+        if not all(type(row) is dict and names <= row.keys() and type(row["scores"]) is dict for row in rows):
+            raise ValueError(f"a line is no pass, which has {', '.join(sorted(names))}")
+        return rows

@@ -22,9 +22,10 @@ import transformers
 from accelerate import Accelerator
 from torch.optim import Optimizer
 
-from sinkscope.errors import UserError
+from sinkscope.errors import UserError, refusing
 from sinkscope.evaluation.memory import memory_advice
 from sinkscope.families.model import parse_device
+from sinkscope.files import read_json, write_whole
 from sinkscope.selection.backbones import wrap
 from sinkscope.selection.data import ImageSet, Splits
 from sinkscope.selection.digest import digest
@@ -38,7 +39,6 @@ from sinkscope.training import checkpoints
 from sinkscope.training.accelerating import accelerator_on
 from sinkscope.training.checkpoints import Progressed
 from sinkscope.training.optimizers import optimizer_pair, schedules
-from sinkscope.training.whole import write_whole
 
 RECIPE, MODEL = "recipe.json", "model"
 START = Progressed(step=0, loss=0.0, seconds=0.0)
@@ -152,13 +152,11 @@ def _keep_recipe(recipe: Recipe, source: str, learnt: Mapping[str, str], out: Pa
                 raise UserError(f"{out} holds other files; name a new or an empty folder")
             write_whole(file, json.dumps(wanted, indent=1) + "\n")
             return
-        there = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{out} can't be used ({error.strerror or error}); name another folder") from error
-    except ValueError as error:
-        raise UserError(f"{file} is damaged ({error}); train in another folder") from error
+    there, recipe_there = _kept(file)
     if there != wanted:
-        changed = [name for name, value in wanted["recipe"].items() if there.get("recipe", {}).get(name) != value]
+        changed = [name for name, value in wanted["recipe"].items() if recipe_there.get(name) != value]
         if not changed:  # a recipe decides what is drawn and where a new network starts
             changed = [name for name in ("source", *learnt) if there.get(name) != wanted[name]]
         raise UserError(
@@ -169,11 +167,19 @@ def _keep_recipe(recipe: Recipe, source: str, learnt: Mapping[str, str], out: Pa
 def read_recipe(out: Path) -> Recipe | None:
     """The recipe of the training in a folder, None where there is none."""
     try:
-        return recipe_from(json.loads((out / RECIPE).read_text(encoding="utf-8"))["recipe"])
+        return recipe_from(_kept(out / RECIPE)[1]) if (out / RECIPE).exists() else None
     except OSError:
         return None
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{out / RECIPE} is damaged ({error}); train in another folder") from error
+
+
+def _kept(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a training folder says of itself, and the recipe in it. Raises `UserError` where that is damaged."""
+    with refusing(f"{file} is damaged", "train in another folder"):
+        there = read_json(file)
+        if type(there) is not dict or type(there["recipe"]) is not dict:
+            raise ValueError("it holds no recipe")
+        recipe_from(there["recipe"])
+        return there, there["recipe"]
 
 
 def _learn(

@@ -10,7 +10,7 @@ import xarray as xr
 
 from sinkscope.sinks.distance import EDGES, distance_means, distance_sums
 from sinkscope.sinks.lexicon import Lexicon
-from sinkscope.sinks.lifetimes import lifetime_counts, median_lifetime, sink_lifetimes
+from sinkscope.sinks.lifetimes import lifetime_counts, median_lifetime
 from sinkscope.sinks.motion import TOP_K, displacement, jaccard_layers, jaccard_steps, recall_of_first, sink_variance
 from sinkscope.sinks.tables.base import Table, View, Vocabulary, per
 from sinkscope.sinks.where import NOWHERE
@@ -41,8 +41,7 @@ def finish_positions(sums: xr.Dataset, _: Vocabulary) -> xr.Dataset:
 
 
 def measure_lifetimes(view: View) -> xr.Dataset:
-    counts = lifetime_counts(sink_lifetimes(view.sinks))
-    return counts.reindex(layer=view.sinks["layer"].values, fill_value=0)
+    return lifetime_counts(view.sinks)
 
 
 def finish_lifetimes(sums: xr.Dataset, _: Vocabulary) -> xr.Dataset:
