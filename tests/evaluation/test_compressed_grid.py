@@ -149,7 +149,7 @@ RIGHT, HALF, NONE = exact(*[1] * 20), exact(*[1, 0] * 10), exact(*[0] * 20)
 
 def test_a_scorer_is_beyond_behind_or_within_the_noise_of_random() -> None:
     rows = made_rows({"key-norm": [NONE], "streaming": [RIGHT], "key-diff": [HALF], "random": [HALF, HALF]})
-    assert {one.scorer: one.verdict for one in contrasts(rows)} == {
+    assert {one.scorer: one.gain.verdict for one in contrasts(rows)} == {
         "key-norm": "behind", "streaming": "beyond", "key-diff": "within noise",
     }  # fmt: skip
     gains = {one.scorer: one.gain.value for one in contrasts(rows)}
@@ -163,7 +163,7 @@ def test_of_low_scores_the_lower_is_beyond() -> None:
     low, high = (Outcome(np.full(9, value), np.ones(9), exact=False) for value in (1.0, 2.0))
     rows = made_rows({"streaming": [low], "random": [high]}, better="low")
     [one] = contrasts(rows)
-    assert (one.verdict, one.gain.value) == ("beyond", 1.0)
+    assert (one.gain.verdict, one.gain.value) == ("beyond", 1.0)
     made = records(rows)
     assert made[1]["difference"] == 0 and made[1]["perplexity"] == pytest.approx(exp(1.0))
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import xarray as xr
-from scipy import stats  # type: ignore[import-untyped]
+from scipy import stats
 from sink_samples import autoregressive, causal_maps, diffusion
 
 from sinkscope.errors import UserError
