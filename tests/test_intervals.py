@@ -113,13 +113,13 @@ def test_of_even_numbers_it_is_students(half: list[float]) -> None:
 @pytest.mark.parametrize("n", range(1, 9))
 def test_of_few_examples_nothing_is_said(n: int) -> None:
     values = np.random.default_rng(n).random((2, n))
-    for numerators, answers in ((values, False), ((values > 0.5) * 1.0, True)):
+    for numerators, answers in ((values, False), ((values > 0.5).astype(np.float64), True)):
         low, high, p = paired_difference(numerators, np.ones((2, n)), (1, -1), answers=answers)
         assert isnan(low) == isnan(high) == (n < FEW)
         assert 0 <= p <= 1
     # Examples without a denominator do not count.
-    low, _ = score_interval(values[:1], np.array([[1.0] * (n - 1) + [0.0]]))
-    assert isnan(low) == (n - 1 < FEW)
+    end, _ = score_interval(values[:1], np.array([[1.0] * (n - 1) + [0.0]]))
+    assert isnan(end) == (n - 1 < FEW)
 
 
 def test_examples_that_all_say_the_same_have_no_interval_but_for_answers() -> None:
@@ -127,8 +127,8 @@ def test_examples_that_all_say_the_same_have_no_interval_but_for_answers() -> No
     assert all(isnan(end) for end in score_interval(constant, np.full((1, 20), 1.3)))
     low, high, p = paired_difference(np.ones((2, 20)), np.ones((2, 20)), (1, -1), answers=True)
     assert low < 0 < high and p == 1
-    low, high = score_interval(np.full((1, 20), 3.0), np.full((1, 20), 3.0), answers=True)
-    assert 0.7 < low < 1 == high
+    least, most = score_interval(np.full((1, 20), 3.0), np.full((1, 20), 3.0), answers=True)
+    assert 0.7 < least < 1 == most
 
 
 @given(st.lists(st.sampled_from([-1.0, 0.0, 1.0]), min_size=1, max_size=60))
@@ -178,6 +178,7 @@ def test_no_difference_is_seldom_called_one(n: int, draws: int, share: float) ->
     firm = 0
     for _ in range(RUNS // 3):
         rate = random.beta(share, 1 - share, n)
-        low, high, _ = paired_difference((random.random((1 + draws, n)) < rate) * 1.0, ones, weights, answers=True)
+        right = (random.random((1 + draws, n)) < rate).astype(np.float64)
+        low, high, _ = paired_difference(right, ones, weights, answers=True)
         firm += low > 0 or high < 0
     assert firm / (RUNS // 3) < 0.05 + SLACK

@@ -25,10 +25,11 @@ def note(table: xr.Dataset) -> str | None:
     """What a reader of these counts has to know first: that no sink is of note. `table`: the overview."""
     if float(table["strong"]) >= _NOTABLE:
         return None
+    strong, some, random, sharp = (f"{float(table[name]):.1%}" for name in ("strong", "any", "any_random", "any_sharp"))
     return (
-        f"sinks: none of note: the strongest key receives more than {STRONG:g} in {float(table['strong']):.1%} of rows, "
-        f"fewer than {_NOTABLE:.0%}; the rule calls a sink in {float(table['any']):.1%} of rows (in attention without "
-        f"a preference in {float(table['any_random']):.1%} to {float(table['any_sharp']):.1%})"
+        f"none of note: the strongest key receives more than {STRONG:g} in {strong} of rows, fewer than "
+        f"{_NOTABLE:.0%}; the rule calls a sink in {some} of rows, in attention without a preference in {random} "
+        f"(random weights) to {sharp} (one random key a query)"
     )
 
 
