@@ -59,5 +59,5 @@ def test_summaries_show_chance_and_say_where_nothing_is_of_note() -> None:
     )
     spiked = xr.zeros_like(made["received"])
     spiked[{"position": 0}] = 1.0
-    spiked = summarise([made.assign(received=spiked)], Excess(0.5), tables=["overview"])
-    assert float(spiked.tables["overview"]["strong"]) == 1 and spiked.note is None
+    found = summarise([made.assign(received=spiked)], Excess(0.5), tables=["overview"])
+    assert float(found.tables["overview"]["strong"]) == 1 and found.note is None

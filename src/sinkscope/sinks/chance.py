@@ -95,4 +95,5 @@ def _sharp(random: np.random.Generator, sees: np.ndarray, keys: int, averaged: i
     """Means over queries that each look at one of the keys that they see, `(draw, position)`."""
     picked = (random.random((draws, averaged, len(sees))) * sees).astype(np.int64).reshape(draws, -1)
     flat = np.bincount((picked + keys * np.arange(draws)[:, None]).ravel(), minlength=draws * keys)
-    return flat.reshape(draws, keys) / picked.shape[1]
+    shares: Floats = flat.reshape(draws, keys) / picked.shape[1]
+    return shares

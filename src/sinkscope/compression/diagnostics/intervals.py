@@ -22,9 +22,11 @@ def mean_of(sums: xr.Dataset, name: str, keep: tuple[str, ...], of: str | None =
 def with_interval(sums: xr.Dataset, name: str, keep: tuple[str, ...]) -> xr.Dataset:
     """The mean under its own name, and `low` and `high`; sums have the dim `sample`."""
     mean = mean_of(sums, name, keep)
-    parts = (_summed(sums, one, ("sample", *keep)).transpose("sample", *mean.dims) for one in (name, f"{name}_of"))
-    ends = score_interval(*(part.values[None] for part in parts))
-    low, high = (mean.copy(data=end) for end in ends)
+    total, count = (
+        _summed(sums, one, ("sample", *keep)).transpose("sample", *mean.dims).values[None]
+        for one in (name, f"{name}_of")
+    )
+    low, high = (mean.copy(data=end) for end in score_interval(total, count))
     return xr.Dataset({name: mean, "low": low, "high": high})
 
 

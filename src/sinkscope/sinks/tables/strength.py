@@ -39,7 +39,7 @@ def _tops(view: View, keep: tuple[str, ...]) -> xr.Dataset:
     received = view.positions[f"{view.finest}_received"]
     rest = [dim for dim in received.dims if dim not in keep]
     score = received * view.positions["keys"]
-    chance = {name: (xr.zeros_like(received) + one).sum(rest) for name, one in view.chance.items()}
+    chance = {str(name): (xr.zeros_like(received) + one).sum(rest) for name, one in view.chance.items()}
     strong = (received > STRONG).sum(rest)
     return sums.assign(top_received=received.sum(rest), top_score=score.sum(rest), strong=strong, **chance)
 
