@@ -58,7 +58,7 @@ def columns_of(text: str) -> list[str]:
     ("width", "there", "missing"),
     [
         (80, ["difference", "cut", "mass"], ["95 % interval", "by the map", "[MASK]"]),
-        (100, ["95 % interval", "mass"], ["by the map"]),
+        (100, ["95 % interval", "mass"], ["[MASK]"]),
         (150, ["95 % interval", "by the map", "[MASK]"], []),
     ],
 )

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
-from scipy import stats  # type: ignore[import-untyped]
+from scipy import stats
 
 from sinkscope.compression import Ratio, Tokens, choose_kept
 from sinkscope.compression.diagnostics import average_ranks, kept, places, spearman

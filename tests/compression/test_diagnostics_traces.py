@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from norm_samples import HEADS, MASK, POSITIONS, SHARED, STEPS, brute_loss, causal, diffusion, rows
-from scipy import stats  # type: ignore[import-untyped]
+from scipy import stats
 
 from sinkscope.compression.diagnostics import (
     Which,

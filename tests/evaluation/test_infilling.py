@@ -19,7 +19,7 @@ from transformers.utils import logging as library_log
 
 from sinkscope.decoding import Denoising, denoise
 from sinkscope.errors import TrainedLengthWarning, UserError
-from sinkscope.evaluation import infilling_accuracy, little_texts, plan_infilling, reactions, wilson_interval
+from sinkscope.evaluation import infilling_accuracy, little_texts, plan_infilling, reactions
 from sinkscope.evaluation.infilling import RATIOS, InfillingPlan, Row
 from sinkscope.families import Model, load_model
 from sinkscope.interventions import MaskSinks
@@ -82,7 +82,7 @@ def test_every_family_against_a_loop_by_hand(tiny: Models, name: str, masking: M
     assert (found.right, found.positions) == (tuple(wanted), tuple(positions))
     assert (found.n, found.correct) == (sum(positions), sum(wanted))
     assert found.accuracy == found.correct / found.n
-    assert (found.low, found.high) == wilson_interval(found.correct, found.n)
+    assert (found.low, found.high) == (None, None)  # fewer than six texts
     assert (found.ratio, found.draws, found.seed, found.model) == (ratio, draws, 3, model.name)
     if masking is None:
         assert (found.removed, found.intervention) == (None, None)
@@ -142,7 +142,7 @@ def test_models_that_know_their_language_fill_most_of_it(rxnmapper: Model) -> No
         accuracies = [one.accuracy for one in found]
         assert accuracies[0] > 0.35
         assert accuracies[0] > accuracies[3] > accuracies[4]
-        assert all(one.low < one.accuracy < one.high for one in found)
+        assert all(one.low and one.high and one.low < one.accuracy < one.high for one in found)
 
 
 def test_the_mask_token_is_never_a_prediction() -> None:

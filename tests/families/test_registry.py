@@ -1,10 +1,12 @@
 """The registry: what is in it, and that a family is one file more."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from family_checkpoints import changed_copy
 
+from sinkscope.errors import UserError
 from sinkscope.families import Adapter, adapters, base, load_model, register
 from sinkscope.families.base import find_adapter
 from sinkscope.families.checkpoint import resolve
@@ -17,12 +19,15 @@ def test_every_family_is_there_with_the_stock_ones_last() -> None:
 
 
 def test_names_are_taken_once() -> None:
-    with pytest.raises(ValueError, match="'dream' is registered already"):
-        register(next(adapter for adapter in adapters() if adapter.name == "dream"))
+    dream = next(adapter for adapter in adapters() if adapter.name == "dream")
+    register(dream)
+    with pytest.raises(UserError, match="family 'dream' already"):
+        register(replace(dream, rank=9))
+    assert dream in adapters()
 
 
 def test_a_family_of_ones_own(fixtures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base, "_ADAPTERS", dict(base._ADAPTERS))
+    monkeypatch.setattr(base._ADAPTERS, "_things", dict(base._ADAPTERS))
     dream = next(adapter for adapter in adapters() if adapter.name == "dream")
     mine = Adapter(
         name="mine",

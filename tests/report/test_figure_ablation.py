@@ -10,7 +10,7 @@ from report_samples import caption_of, cell, figure_of, legend_labels, settings_
 
 from sinkscope.errors import UserError
 from sinkscope.evaluation.ablation import Grid, ablate
-from sinkscope.evaluation.intervals import wilson_interval
+from sinkscope.intervals import wilson_interval
 from sinkscope.report import figures
 from sinkscope.report.figures.ablation import key_order, pooled
 

@@ -11,7 +11,7 @@ from report_samples import caption_of, figure_of
 
 from sinkscope.compression import Compress, SkipLayers
 from sinkscope.errors import UserError
-from sinkscope.evaluation.intervals import wilson_interval
+from sinkscope.intervals import wilson_interval
 from sinkscope.report import figures
 from sinkscope.report.figures.compression_cells import budget_order, label_order, pooled
 from sinkscope.report.figures.needle import found_shares

@@ -175,7 +175,7 @@ def test_a_new_figure_is_found_by_its_name(tmp_path: Path) -> None:
     finally:
         from sinkscope.report.figures import registry
 
-        del registry._FIGURES["blank"]
+        del registry.FIGURES._things["blank"]
 
 
 def test_every_figure_is_named_and_explained() -> None:

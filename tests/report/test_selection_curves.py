@@ -19,7 +19,7 @@ from matplotlib.lines import Line2D
 from report_samples import caption_of, figure_of, legend_labels, settings_of, xs, ys
 
 from sinkscope.errors import UserError
-from sinkscope.evaluation.intervals import wilson_interval
+from sinkscope.intervals import wilson_interval
 from sinkscope.report import selection
 from sinkscope.report.figures import write_figure
 from sinkscope.report.selection.queue import MOST, gathered, top_rate

@@ -5,7 +5,7 @@ import pytest
 from control_tables import plausible_table, random_table, tables
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import linprog  # type: ignore[import-untyped]
+from scipy.optimize import linprog
 
 from sinkscope.errors import UserError
 from sinkscope.selection.control import (

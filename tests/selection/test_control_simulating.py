@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from control_tables import plausible_table, random_table
-from scipy.stats import kstest  # type: ignore[import-untyped]
+from scipy.stats import kstest
 
 from sinkscope.errors import UserError
 from sinkscope.selection.control import (

@@ -100,4 +100,4 @@ def test_people_see_what_it_means(printed: Printer) -> None:
         assert f"{name}: {COLUMNS[name]}" in text
     assert "link: channel awgn, rate 0.25" in text
     together = " ".join(printed([*some_rows("a"), *some_rows("b"), *some_rows("c")], 300))
-    assert "all 3 models, noise, test" in together and "0.375 (0.375 to 0.375)" in together
+    assert "all 3 models, noise, test" in together and "0.375 to 0.375" in together

@@ -158,7 +158,7 @@ def test_the_gradient_of_every_weight_agrees_with_finite_differences(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Central differences in float64: error of order step^2 = 1e-10, rounding of order 1e-16 / 1e-5."""
-    monkeypatch.setitem(registry._REGISTER._kinds, "smooth", Smooth)
+    monkeypatch.setitem(registry.MODES._things, "smooth", Smooth)
     monkeypatch.setattr(relaxing, "EPSILON", 0.01)
     model = selective(name, torch.float64)
     images, labels = pictures(model.backbone, 3, torch.float64), torch.arange(3)

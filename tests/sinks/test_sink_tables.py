@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import xarray as xr
-from scipy import stats  # type: ignore[import-untyped]
+from scipy import stats
 from sink_samples import autoregressive, causal_maps, diffusion
 
 from sinkscope.errors import UserError
@@ -376,7 +376,7 @@ def other_model() -> xr.Dataset:
         ([diffusion(1).sample.isel(step=slice(0))], RULE, "all", None, r"\(1 looked at\)"),
         ([diffusion(1).sample.isel(step=slice(4, None))], RULE, "later", None, "queries 'later' .1 looked at"),
         ([diffusion(1).sample], RULE, "odd", None, "unknown group of queries 'odd'"),
-        ([diffusion(1).sample], RULE, "all", ["colour"], "unknown table 'colour': use one of overview, layers"),
+        ([diffusion(1).sample], RULE, "all", ["colour"], "unknown table 'colour': use one of"),
         ([diffusion(1).sample], Excess(12.0), "all", None, "sample 'made-1': excess with epsilon 12 .* can never fire"),
         ([diffusion(1).sample, other_model()], RULE, "all", None, "sample 'made-1' is of another model than the first"),
     ],
@@ -386,3 +386,15 @@ def test_mistakes_are_named(
 ) -> None:
     with pytest.raises(UserError, match=message):
         summarise(parts, rule, group, tables=tables)
+
+
+@pytest.mark.parametrize("rule", [Excess(2.5), ZScore(1.5), TopK(2)], ids=repr)
+def test_each_table_states_what_made_its_own_numbers(rule: SinkRule) -> None:
+    report = summarise([autoregressive(seed=1)], rule)
+    own = {"sink-k": {"rule": "sink-k", "epsilon": 0.3}, "positions": {"rule": "strongest key"}}
+    own["epsilon"] = {"rule": "excess", "scale": "sum"}
+    document = report.to_dict()
+    assert set(own) <= set(report.tables)
+    for name, table in document["tables"].items():
+        stated = {key: value for key, value in table["attrs"].items() if key not in ("about", "group", "samples")}
+        assert stated == own.get(name, rule.settings())

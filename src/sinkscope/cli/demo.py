@@ -204,7 +204,9 @@ def _findings(one: _Watched) -> list[str]:
     liveliest = max(motion, key=lambda row: float(row["moved"]))
     strongest = max(one.finished)
     return [
-        f"{one.name}: {overview['any']:.0%} of all (step, layer, head) have a sink; the strongest token receives "
+        f"{one.name}: {overview['any']:.0%} of all (step, layer, head) have a sink ({overview['any_random']:.0%} to "
+        f"{overview['any_sharp']:.0%} would in attention without a preference), in {overview['strong']:.0%} a token "
+        f"receives more than .3{'' if one.report.note is None else ': none of note'}; the strongest token receives "
         f"{overview['top_received']:.0%} of their attention, {overview['top_score']:.1f} times a fair share; in whole "
         f"passes over the finished texts {sum(one.finished) / len(one.finished):.0%}, most in layer "
         f"{one.finished.index(strongest)} ({strongest:.0%}).",

@@ -63,7 +63,8 @@ def _norms(
 def _print(report: NormReport, names: Iterable[str], most_rows: int) -> None:
     settings = ", ".join(f"{name}={value}" for name, value in report.settings.items())
     samples = console.counted(report.samples, "sample")
-    console.out.print(f"[bold]{report.model.get('name')}[/bold]: {samples}; {settings}")
+    unsure = "" if report.unsure is None else f"; {report.unsure}"
+    console.out.print(f"[bold]{report.model.get('name')}[/bold]: {samples}; {settings}{unsure}")
     for name in names:
         print_table(name, report.tables[name], most_rows)
     for name, reason in report.left_out.items():

@@ -68,6 +68,8 @@ def print_report(report: SinkReport, names: Iterable[str], most_rows: int = MOST
     rule = f"{report.rule.get('rule', 'rule')} ({settings})"
     samples = console.counted(report.samples, "sample")
     console.out.print(f"[bold]{report.model.get('name')}[/bold]: {samples}, {rule}, queries: {report.group}")
+    if report.note is not None:
+        console.out.print(report.note, markup=False, highlight=False)
     for name in names:
         if name in report.tables:
             print_table(name, report.tables[name], most_rows)

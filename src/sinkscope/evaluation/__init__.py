@@ -7,7 +7,6 @@ score.score, score.low, score.high
 from sinkscope.evaluation.answers import Scorer, exact, first_number, last_number
 from sinkscope.evaluation.base import ROOM, Example, Task
 from sinkscope.evaluation.infilling import Infilling, infilling_accuracy, plan_infilling
-from sinkscope.evaluation.intervals import wilson_interval
 from sinkscope.evaluation.likelihood import Likelihood, log_likelihood
 from sinkscope.evaluation.perplexity import (
     AnswerLikelihood,
@@ -19,6 +18,7 @@ from sinkscope.evaluation.perplexity import (
 from sinkscope.evaluation.running import Plan, Score, Wrong, evaluate, plan_evaluation, task_settings
 from sinkscope.evaluation.tasks import LITTLE, TASKS, examples, find_task
 from sinkscope.evaluation.texts import little_texts, prose, reactions
+from sinkscope.intervals import wilson_interval
 
 __all__ = [
     "LITTLE",

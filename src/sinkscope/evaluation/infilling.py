@@ -8,8 +8,8 @@ likely token. Higher ratios mask what lower ones do and more, so that they can b
 ratio and batch.
 
 Misleads: all masks are filled at once, so a position knows nothing of what its masked neighbours became; generating
-fills them one by one and does better. The interval takes positions for independent, which those of one text are not:
-compare two runs by text, `right` over `positions`, whose masks are the same for the same texts and seed. And a masked
+fills them one by one and does better. The interval is over texts, since positions of one text are not independent. Two
+runs over the same texts and seed have the same masks: compare them text by text, `right` over `positions`. A masked
 language model never saw ratios much above that of its training.
 """
 
@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from math import floor
 from typing import Any
 
+import numpy as np
 import torch
 
 from sinkscope.attention import GROUPS, NOT_COUNTED
@@ -39,8 +40,8 @@ from sinkscope.evaluation.inputs import (
     padded_batches,
     warn_beyond_training,
 )
-from sinkscope.evaluation.intervals import wilson_interval
 from sinkscope.families import Model
+from sinkscope.intervals import score_interval
 from sinkscope.interventions import MaskSinks
 
 RATIOS = (0.15, 0.3, 0.5, 0.7, 0.9)
@@ -78,14 +79,19 @@ class Infilling:
         return self.correct / self.n
 
     @property
-    def low(self) -> float:
-        """Lower end of the accuracy's 95 % interval."""
-        return wilson_interval(self.correct, self.n)[0]
+    def low(self) -> float | None:
+        """Lower end of the accuracy's 95 % interval over texts; None of fewer than six, and where all are alike."""
+        return self._interval[0]
 
     @property
-    def high(self) -> float:
-        """Upper end of the accuracy's 95 % interval."""
-        return wilson_interval(self.correct, self.n)[1]
+    def high(self) -> float | None:
+        """Upper end of the accuracy's 95 % interval over texts; None where `low` is."""
+        return self._interval[1]
+
+    @property
+    def _interval(self) -> tuple[float, float] | tuple[None, None]:
+        low, high = score_interval(np.array([self.right], np.float64), np.array([self.positions], np.float64))
+        return (None, None) if np.isnan(low) else (float(low), float(high))
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON, accuracy and interval included."""

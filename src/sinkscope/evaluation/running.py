@@ -27,9 +27,9 @@ from sinkscope.decoding.intervening import Intervention, Removed, added
 from sinkscope.errors import UserError
 from sinkscope.evaluation.base import ROOM, Example, Task, check_count
 from sinkscope.evaluation.inputs import padded_batches
-from sinkscope.evaluation.intervals import wilson_interval
 from sinkscope.evaluation.tasks import examples, find_task
 from sinkscope.families import Model
+from sinkscope.intervals import wilson_interval
 
 Observer = Callable[[int], None]
 """Called after every batch with the number of examples answered so far."""

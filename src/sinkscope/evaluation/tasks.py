@@ -8,26 +8,21 @@ fifth of a millisecond an example. A new task is a `Task` in a module's `TASKS`,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from random import Random
-from types import MappingProxyType
 
+from sinkscope.discovery import Names
 from sinkscope.errors import UserError
 from sinkscope.evaluation import little
 from sinkscope.evaluation.base import ROOM, Example, Task, check_count
 
 LITTLE: tuple[str, ...] = tuple(task.name for task in little.TASKS)
 """Names of the tasks of the little language."""
-TASKS: Mapping[str, Task] = MappingProxyType({task.name: task for task in little.TASKS})
+TASKS: Names[Task] = Names("task")
+for _task in little.TASKS:
+    TASKS.add(_task.name, _task)
+find_task = TASKS.find
 _PATIENCE = 2000
 """So many repetitions in a row mean that there is nothing new to come."""
-
-
-def find_task(name: str) -> Task:
-    """The task called `name`. Raises `UserError` naming those that there are."""
-    if name not in TASKS:
-        raise UserError(f"unknown task {name!r}; choose one of {', '.join(TASKS)}")
-    return TASKS[name]
 
 
 def examples(task: Task, n: int, seed: int = 0, room: int = ROOM) -> list[Example]:

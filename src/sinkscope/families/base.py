@@ -22,6 +22,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from sinkscope.discovery import Names
 from sinkscope.errors import UserError
 from sinkscope.families.checkpoint import Checkpoint, RawConfig
 from sinkscope.families.fields import token_id
@@ -93,14 +94,12 @@ class Adapter:
     rank: int = 0
 
 
-_ADAPTERS: dict[str, Adapter] = {}
+_ADAPTERS: Names[Adapter] = Names("family")
 
 
 def register(adapter: Adapter) -> None:
-    """Add a family. Raises `ValueError` where the name is taken by another."""
-    if adapter.name in _ADAPTERS:
-        raise ValueError(f"the family {adapter.name!r} is registered already")
-    _ADAPTERS[adapter.name] = adapter
+    """Add a family. Raises `UserError` where the name is taken by another."""
+    _ADAPTERS.add(adapter.name, adapter)
 
 
 def adapters() -> tuple[Adapter, ...]:

@@ -21,6 +21,7 @@ from sinkscope.compression.diagnostics.intervals import mean_of, percentiles, wi
 from sinkscope.compression.diagnostics.pairing import NO_STEP, WHOLE, Which, steps_that_count
 from sinkscope.compression.diagnostics.sums import sample_sums
 from sinkscope.errors import UserError
+from sinkscope.intervals import FEW
 from sinkscope.sinks import SinkRule
 from sinkscope.sinks.lexicon import model_attributes
 from sinkscope.sinks.tables.json_ready import plain, table_to_dict
@@ -50,11 +51,17 @@ class NormReport:
     settings: dict[str, Any]
     tables: dict[str, xr.Dataset]
 
+    @property
+    def unsure(self) -> str | None:
+        """Why no mean has an interval; None where they may."""
+        return f"too few samples for intervals: at least {FEW}" if self.samples < FEW else None
+
     def to_dict(self) -> dict[str, Any]:
         """Strictly JSON-able: NaN is null, a table is its coordinates and nested lists."""
         return {
             "model": plain(self.model),
             "samples": self.samples,
+            "unsure": self.unsure,
             "left_out": dict(self.left_out),
             "settings": plain(self.settings),
             "tables": {name: table_to_dict(table) for name, table in self.tables.items()},

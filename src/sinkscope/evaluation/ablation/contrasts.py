@@ -1,12 +1,11 @@
 """What a grid says: does masking sinks cost more than masking a control?
 
 For every number of keys the sinks' run is set against each control over the same examples, masked in the same way by
-the same versions, the control's draws averaged: the mean score of its draws on each resample of the examples. Beyond a
-control is a difference whose 95 % interval leaves out zero.
+the same versions, the control's draws averaged. Beyond a control is a difference whose 95 % interval leaves out zero.
 
 Each comparison says what it compares: whether the control masked as many keys and took as much attention away at the
 step itself. A control that took less or more of what it is to equal, keys or mass, says little. A run in which nothing
-was masked is not compared, and nothing is where there are too few examples for an interval.
+was masked is not compared, and of too few examples nothing is said.
 """
 
 from __future__ import annotations
@@ -24,6 +23,16 @@ from sinkscope.interventions.controls import find_control
 
 _AS_MANY, _AS_MUCH = 0.05, 0.1
 """Relative differences up to which counts and masses are called the same."""
+
+
+_WORDS = {
+    "beyond": "sinks cost more than",
+    "behind": "sinks cost less than",
+    "within noise": "no difference shown between sinks and",
+    "too few": "sinks are not compared with",
+    "all alike": "sinks are not compared with",
+}
+"""Before the control's name, by verdict."""
 
 
 @dataclass(frozen=True)
@@ -93,9 +102,7 @@ class Contrast:
             "masking": self.masking,
             "control": self.control,
             "draws": self.draws,
-            "cost": self.cost.value,
-            "low": self.cost.low,
-            "high": self.cost.high,
+            **self.cost.to_dict("cost"),
             "sinks": None if self.sinks is None else vars(self.sinks),
             "control_masked": None if self.other is None else vars(self.other),
             "unequal": self.unequal,
@@ -115,10 +122,8 @@ def plain_difference(row: Row, rows: Sequence[Row]) -> Difference | None:
 
 
 def contrasts(rows: Sequence[Row]) -> list[Contrast]:
-    """Every sinks' run against every control of the same keys, but for runs in which nothing was masked, and where
-    there are too few examples for an interval."""
-    found = (_contrast(row, some) for row, some in _pairs(rows) if not _untouched([row, *some]))
-    return [one for one in found if one.cost.sure]
+    """Every sinks' run against every control of the same keys, but for runs in which nothing was masked."""
+    return [_contrast(row, some) for row, some in _pairs(rows) if not _untouched([row, *some])]
 
 
 def verdicts(rows: Sequence[Row]) -> list[str]:
@@ -126,10 +131,7 @@ def verdicts(rows: Sequence[Row]) -> list[str]:
     said = []
     for row, some in _pairs(rows):
         untouched = _untouched([row, *some])
-        if untouched:
-            said.append(_uncompared(row, untouched[0]))
-        elif (found := _contrast(row, some)).cost.sure:
-            said.append(_sentence(found))
+        said.append(_uncompared(row, untouched[0]) if untouched else _sentence(_contrast(row, some)))
     return list(dict.fromkeys(said))
 
 
@@ -192,15 +194,9 @@ def _uncompared(row: Row, untouched: Row) -> str:
 
 
 def _sentence(one: Contrast) -> str:
-    if one.cost.low > 0:
-        what = "sinks cost more than"
-    elif one.cost.high < 0:
-        what = "sinks cost less than"
-    else:
-        what = "no difference shown between sinks and"
+    what = _WORDS[one.cost.verdict]
     control = one.control if one.draws == 1 else f"{one.control}, mean of {one.draws} draws"
-    cost = f"({one.cost.value:+.3f}, {one.cost.low:+.3f} to {one.cost.high:+.3f})"
-    said = f"{_where(one.model, one.task, one.keys, one.masking)}: {what} {control} {cost}"
+    said = f"{_where(one.model, one.task, one.keys, one.masking)}: {what} {control} ({one.cost})"
     if one.sinks is None or one.other is None:
         return said
     keys = _compared(one.other.keys, one.sinks.keys, ("fewer", "as many", "more"), "keys", _AS_MANY, 1)

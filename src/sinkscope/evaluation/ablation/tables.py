@@ -10,10 +10,10 @@ from sinkscope.evaluation.grids.tables import (
     Record,
     Tables,
     difference_fields,
-    interval,
     number,
     score_fields,
     span,
+    told,
 )
 
 MASKING = ("detect", "detect_from", "how", "first_step", "last_step", "layers", "heads", "queries", "classes")
@@ -40,7 +40,8 @@ def records(rows: Sequence[Row]) -> list[Record]:
     """One flat record a cell.
 
     score in `unit`, better when high or low; low, high: its 95 % interval, where it has one. difference: score minus
-    the plain run's; of too few examples it has no interval. masking: how keys are masked, where that is not as
+    the plain run's; difference_p: how probable it is by chance. unsure, difference_unsure: why there is no interval.
+    masking: how keys are masked, where that is not as
     published. experiment: a digest of model, measure and versions. nothing_masked: where an intervention took nothing
     away, why that may be; there is no difference then. keys_cut: keys masked in a layer and head with sinks. mass:
     attention removed at the step itself. sink_mass, cut_mass: received attention of the sinks and of what was cut, by
@@ -97,19 +98,13 @@ def shown(made: Sequence[Record]) -> list[dict[str, str]]:
 
 
 def _shown(one: Record) -> dict[str, str]:
-    if one["nothing_masked"] is not None:
-        difference = "nothing masked"
-    elif one["difference"] is None:
-        difference = ""
-    else:
-        difference = interval(one["difference"], one["difference_low"], one["difference_high"])
     return {
         "keys": one["keys"],
         "masked": one["masked"] if one["draw"] == 0 else f"{one['masked']} #{one['draw'] + 1}",
         "otherwise": one["masking"],
         "score": f"{one['score']:.3f}",
-        "95 % interval": span(one["low"], one["high"]),
-        "difference": difference,
+        "95 % interval": one["unsure"] or span(one["low"], one["high"]),
+        "difference": told(one, "difference") if one["nothing_masked"] is None else "nothing masked",
         "cut": number(one["keys_cut"], 1),
         "mass": number(one["mass"], 3),
         "by the map": ""

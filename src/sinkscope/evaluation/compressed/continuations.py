@@ -32,10 +32,11 @@ from sinkscope.evaluation.compressed.metering import Meter, fresh_cache
 from sinkscope.evaluation.compressed.watching import watched_for
 from sinkscope.evaluation.compressed.ways import WAYS
 from sinkscope.evaluation.grids.examples import Examples, check_naming
-from sinkscope.evaluation.grids.outcomes import FEW, Outcome
+from sinkscope.evaluation.grids.outcomes import Outcome
 from sinkscope.evaluation.grids.which_texts import texts_for
 from sinkscope.evaluation.inputs import check_lengths, warn_beyond_training
 from sinkscope.families import Model
+from sinkscope.intervals import FEW
 
 WINDOW = 1000
 """Tokens of a window, if nobody says otherwise."""

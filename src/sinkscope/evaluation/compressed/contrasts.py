@@ -1,8 +1,8 @@
 """What a grid says: is a scorer any better than keeping as many keys at random?
 
 Every scorer is set against `random` at the same budget, with the same exceptions and over the same examples, the draws
-averaged: the mean score of the draws on each resample of the examples. Beyond or behind random is a
-difference whose 95 % interval leaves out zero. A cell from which nothing was dropped is not compared.
+averaged. Beyond or behind random is a difference whose 95 % interval leaves out zero; of too few examples nothing is
+said. A cell from which nothing was dropped is not compared.
 
 Misleads: intervals are about the choice of examples, each for itself; among many comparisons some leave out zero by
 chance. Where random keeps the first tokens by luck it does much better, so give it several draws.
@@ -16,7 +16,7 @@ from typing import Any
 
 from sinkscope.evaluation.compressed.grid import CONTROL
 from sinkscope.evaluation.compressed.rows import Row
-from sinkscope.evaluation.grids.outcomes import Difference, difference
+from sinkscope.evaluation.grids.outcomes import VERDICTS, Difference, difference
 from sinkscope.evaluation.grids.rows import same_examples
 
 
@@ -36,18 +36,10 @@ class Contrast:
     gain: Difference
     """How much better the scorer is, in the score's own unit."""
 
-    @property
-    def verdict(self) -> str:
-        """ "beyond", "behind" or "within noise"."""
-        if not self.gain.beyond:
-            return "within noise"
-        return "beyond" if self.gain.low > 0 else "behind"
-
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
-        named = ("model", "task", "when", "scorer", "around", "kept", "draws", "n", "verdict")
-        gain = {"gain": self.gain.value, "low": self.gain.low, "high": self.gain.high}
-        return {**{name: getattr(self, name) for name in named}, **gain}
+        named = ("model", "task", "when", "scorer", "around", "kept", "draws", "n")
+        return {**{name: getattr(self, name) for name in named}, **self.gain.to_dict("gain")}
 
 
 def whole_difference(row: Row, rows: Sequence[Row]) -> Difference | None:
@@ -62,16 +54,13 @@ def whole_difference(row: Row, rows: Sequence[Row]) -> Difference | None:
 
 
 def contrast(row: Row, rows: Sequence[Row]) -> Contrast | None:
-    """A row against random keys; None for random itself, where there is none, where nothing was dropped, and where
-    there are too few examples for an interval."""
+    """A row against random keys; None for random itself, where there is none, and where nothing was dropped."""
     controls = [one for one in rows if same_examples(one, row) and _is_control_of(one, row)]
     compared = row.cell.compress is not None and row.cell.scorer != CONTROL and controls
     if not compared or any(one.nothing_dropped for one in [row, *controls]):
         return None
     ours, theirs = [row.outcome], [one.outcome for one in controls]
     gain = difference(ours, theirs) if row.better == "high" else difference(theirs, ours)
-    if not gain.sure:
-        return None
     return Contrast(
         model=row.model,
         task=row.task,
@@ -139,12 +128,8 @@ def _sentence(some: Sequence[Contrast]) -> str:
     draws = "" if one.draws == 1 else f", mean of {one.draws} draws"
     label = ", ".join(filter(None, (one.scorer, one.around)))
     parts = []
-    for verdict, words in (("beyond", "beyond"), ("behind", "behind"), ("within noise", "within noise of")):
-        found = [f"{this.kept} {_told(this.gain)}" for this in some if this.verdict == verdict]
+    for verdict, words in VERDICTS.items():
+        found = [f"{this.kept} ({this.gain})" for this in some if this.gain.verdict == verdict]
         if found:
             parts.append(f"{words} random{draws} at {', '.join(found)}")
     return f"{one.model}, {one.task} (n = {one.n}): {label} is {'; '.join(parts)}"
-
-
-def _told(gain: Difference) -> str:
-    return f"({gain.value:+.3f}, {gain.low:+.3f} to {gain.high:+.3f})"

@@ -13,10 +13,10 @@ from sinkscope.evaluation.grids.tables import (
     Record,
     Tables,
     difference_fields,
-    interval,
     number,
     score_fields,
     span,
+    told,
 )
 
 NATS = "nats a token"
@@ -46,8 +46,9 @@ def records(rows: Sequence[Row]) -> list[Record]:
     """One flat record a cell.
 
     score in `unit`, better when high or low; low, high: its 95 % interval; perplexity: exp of a score in nats.
-    difference: score minus that with all keys. gain: how much better than random keys, their draws averaged. Of one
-    example neither has an interval. kept: as asked for; kept_share: of the keys that a cache with all keys holds, what
+    difference: score minus that with all keys. gain: how much better than random keys, their draws averaged.
+    difference_p, gain_p: how probable it is by chance. unsure, difference_unsure, gain_unsure: why there is no
+    interval. kept: as asked for; kept_share: of the keys that a cache with all keys holds, what
     stayed. cache_bytes: of an example right after dropping. peak_memory: bytes. drop_seed: of random keys; seed, room,
     texts, lengths, depths: of the examples. experiment: a digest of model and measure.
     """
@@ -71,7 +72,7 @@ def _record(row: Row, rows: Sequence[Row]) -> Record:
         "perplexity": exp(row.outcome.score) if row.unit == NATS and row.outcome.score < _LARGEST else None,
         **difference_fields("difference", whole_difference(row, rows)),
         **difference_fields("gain", None if beside is None else beside.gain),
-        "verdict": None if beside is None else beside.verdict,
+        "verdict": None if beside is None else beside.gain.verdict,
         "nothing_dropped": row.nothing_dropped,
         "kept_share": row.kept,
         "cache_bytes": row.cache_bytes,
@@ -105,20 +106,16 @@ def _shown(one: Record) -> dict[str, str]:
         "scorer": label if one["draw"] == 0 else f"{label} #{one['draw'] + 1}",
         "kept": one["kept"],
         "score": f"{one['score']:.3f}",
-        "95 % interval": span(one["low"], one["high"]),
+        "95 % interval": one["unsure"] or span(one["low"], one["high"]),
         "perplexity": number(one["perplexity"], 2),
-        "difference": "nothing dropped" if one["nothing_dropped"] else _interval(one, "difference"),
-        "beside random": _interval(one, "gain"),
+        "difference": "nothing dropped" if one["nothing_dropped"] else told(one, "difference"),
+        "beside random": told(one, "gain"),
         "really": f"{one['kept_share']:.3f}",
         "KiB": f"{one['cache_bytes'] / _KIB:.0f}",
         "tokens/s": f"{one['tokens_per_second']:.1f}",
         "MiB": "" if one["peak_memory"] is None else f"{one['peak_memory'] / _MIB:.0f}",
         "s": f"{one['seconds']:.1f}",
     }
-
-
-def _interval(one: Record, name: str) -> str:
-    return "" if one[name] is None else interval(one[name], one[f"{name}_low"], one[f"{name}_high"])
 
 
 _LEAN = ("s", "MiB", "tokens/s", "95 % interval", "perplexity", "beside random", "KiB", "really")

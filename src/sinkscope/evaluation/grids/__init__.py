@@ -5,13 +5,14 @@ measurement; `ablation` and `compressed` say what a cell is.
 """
 
 from sinkscope.evaluation.grids.examples import Examples
-from sinkscope.evaluation.grids.outcomes import Difference, Outcome, difference, pool
+from sinkscope.evaluation.grids.outcomes import VERDICTS, Difference, Outcome, difference, pool
 from sinkscope.evaluation.grids.progress import Observer, Progress
 from sinkscope.evaluation.grids.running import Job, run_jobs
 from sinkscope.evaluation.grids.store import CellForm, Kept, read_draws
 from sinkscope.evaluation.grids.tables import Record, Tables
 
 __all__ = [
+    "VERDICTS",
     "CellForm",
     "Difference",
     "Examples",

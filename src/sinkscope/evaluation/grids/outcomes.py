@@ -1,38 +1,41 @@
 """What a cell of a grid measured, example by example, so that two cells can be compared in pairs.
 
 A score is a ratio of sums over examples: right answers over questions, log-likelihood over tokens, positions filled
-over positions. Intervals draw examples with replacement (the bootstrap of B. Efron, The Annals of Statistics 7 (1979),
-pages 1 to 26), both sides of a difference the same examples; a share of right answers has Wilson's interval. Where
-right answers differ alike in all examples, or in none, resamples have no width: the interval of their difference allows
-for examples that are otherwise and were not drawn (`unanimous_interval`). So does that of fewer than six, of which
-nothing is beyond zero. Resamples are too sure where few examples differ: two runs of right answers that the exact sign
-test can't tell apart (`sign_test`) have zero in their interval. Fewer than six texts give a difference no interval.
+over positions. A share of right answers has Wilson's interval, every other score and every difference that of
+`sinkscope.intervals.score_interval`; a difference that the sign-flip test can't tell from chance has zero in its
+interval. Of fewer than six examples, and of examples that all say the same, a difference has no interval, and no
+verdict rests on it.
 
-Misleads: intervals are about the choice of examples alone, not about training, wording or a control's draws. Of
-likelihoods that differ by the same amount in every text, as where one text is repeated, the interval has no width.
+Misleads: intervals are about the choice of examples alone, not about training, wording or a control's draws.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from math import inf, isfinite
+from math import isnan
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sinkscope.evaluation.intervals import sign_test, unanimous_interval, wilson_interval
+from sinkscope.intervals import FEW, paired_difference, score_interval, wilson_interval
 
-RESAMPLES = 2000
-_LEVEL = (2.5, 97.5)
-FEW = 6
-"""Of fewer examples the sign test can't tell anything from chance, were all on one side."""
-_CHANCE = 0.05
-_ROUNDING = 1e-9
 _LARGEST = 1e100
 """Of a sum that is read; squares and products of such are still numbers."""
+
+
+VERDICTS: Mapping[str, str] = MappingProxyType(
+    {
+        "beyond": "beyond",
+        "behind": "behind",
+        "within noise": "within noise of",
+        "too few": "not compared with",
+        "all alike": "not compared with",
+    }
+)
+"""What is said of a difference, and the words before what it was set against."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +45,7 @@ class Outcome:
     numerators: NDArray[np.float64]
     denominators: NDArray[np.float64]
     exact: bool
-    """Whether every example is one question, right or wrong."""
+    """Whether every example is one question, right or wrong; denominators count its draws, often one."""
 
     @property
     def n(self) -> int:
@@ -54,16 +57,17 @@ class Outcome:
         """Of all examples together."""
         return float(self.numerators.sum() / self.denominators.sum())
 
-    @property
-    def sure(self) -> bool:
-        """Whether the score has an interval: one text alone has none."""
-        return self.exact or self.n > 1
-
     def interval(self) -> tuple[float, float]:
-        """95 % interval of the score. Of one text alone it has no width and means nothing, see `sure`."""
-        if self.exact:
+        """95 % interval of the score; NaN where there is none, see `unsure`."""
+        if self.exact and (self.denominators == 1).all():
             return wilson_interval(int(self.numerators.sum()), self.n)
-        return _interval(_resampled([self], self.n)[0])
+        low, high = score_interval(self.numerators[None], self.denominators[None], answers=self.exact)
+        return float(low), float(high)
+
+    @property
+    def unsure(self) -> str | None:
+        """Why the score has no interval, in words; None where it has one."""
+        return _unsure(self.interval()[0], self.n)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
@@ -90,37 +94,61 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Difference:
-    """A paired difference of two scores with its 95 % interval; of too few examples everything is in it."""
+    """A paired difference of two scores with its 95 % interval, whose ends are NaN where there is none."""
 
     value: float
     low: float
     high: float
+    p: float
+    """Of the sign-flip test: how probable so large a difference is by chance"""
+    n: int
+    """Number of examples"""
 
     @property
     def sure(self) -> bool:
-        """Whether there are enough examples for an interval."""
-        return isfinite(self.low)
+        """Whether there is an interval."""
+        return not isnan(self.low)
+
+    @property
+    def unsure(self) -> str | None:
+        """Why there is no interval, in words: "too few", "all alike"; None where there is one."""
+        return _unsure(self.low, self.n)
 
     @property
     def beyond(self) -> bool:
         """Whether the interval leaves out zero."""
         return self.low > 0 or self.high < 0
 
+    @property
+    def verdict(self) -> str:
+        """ "beyond", "behind", "within noise", or why nothing is said: "too few", "all alike"."""
+        if self.unsure is not None:
+            return self.unsure
+        return "beyond" if self.low > 0 else "behind" if self.high < 0 else "within noise"
+
+    def to_dict(self, name: str) -> dict[str, Any]:
+        """As JSON, the value by this name."""
+        ends = (self.low, self.high) if self.sure else (None, None)
+        return {name: self.value, "low": ends[0], "high": ends[1], "p": self.p, "verdict": self.verdict}
+
+    def __str__(self) -> str:
+        """The value and its interval, signed; or why it has none."""
+        few = f"{self.unsure}: at least {FEW} examples" if self.n < FEW else self.unsure
+        return f"{self.value:+.3f}, {few or f'{self.low:+.3f} to {self.high:+.3f}'}"
+
 
 def difference(first: Sequence[Outcome], second: Sequence[Outcome]) -> Difference:
     """Score of the first minus score of the second; each the mean of some outcomes over the same examples."""
-    n, value = first[0].n, _mean([one.score for one in first]) - _mean([one.score for one in second])
-    exact = all(one.exact for one in (*first, *second))
-    if n < (2 if exact else FEW):
-        return Difference(value, -inf, inf)
-    draws = _resampled([*first, *second], n)
-    low, high = _interval(draws[: len(first)].mean(0) - draws[len(first) :].mean(0))
-    if exact and (n < FEW or _unanimous(first, second)):
-        least, most = unanimous_interval(value, n, -1, 1)
-        low, high = min(low, least), max(high, most)
-    elif exact and len(first) == len(second) == 1 and _by_chance(first[0], second[0]):
-        low, high = min(low, 0.0), max(high, 0.0)
-    return Difference(value, low, high)
+    every = [*first, *second]
+    weights = [1 / len(first)] * len(first) + [-1 / len(second)] * len(second)
+    numerators, denominators = (
+        np.stack([one.numerators for one in every]),
+        np.stack([one.denominators for one in every]),
+    )
+    exact = all(one.exact for one in every)
+    ends = paired_difference(numerators, denominators, weights, answers=exact)
+    value = sum(weight * one.score for weight, one in zip(weights, every, strict=True))
+    return Difference(value, *ends, first[0].n)
 
 
 def pool(draws: Sequence[Outcome]) -> Outcome | None:
@@ -133,20 +161,14 @@ def pool(draws: Sequence[Outcome]) -> Outcome | None:
     return Outcome(
         np.sum([one.numerators for one in draws], axis=0),
         np.sum([one.denominators for one in draws], axis=0),
-        exact=False,
+        exact=all(one.exact for one in draws),
     )
 
 
-def _unanimous(first: Sequence[Outcome], second: Sequence[Outcome]) -> bool:
-    """Whether the right answers differ alike in all examples."""
-    ours, theirs = (np.mean([one.numerators for one in some], axis=0) for some in (first, second))
-    return bool(np.ptp(ours - theirs) < _ROUNDING)
-
-
-def _by_chance(ours: Outcome, theirs: Outcome) -> bool:
-    """Whether the answers that differ may lie on either side by chance."""
-    apart = ours.numerators - theirs.numerators
-    return sign_test(int((apart > 0).sum()), int((apart < 0).sum())) >= _CHANCE
+def _unsure(low: float, n: int) -> str | None:
+    if not isnan(low):
+        return None
+    return "too few" if n < FEW else "all alike"
 
 
 def _agree(draws: Sequence[Outcome]) -> bool:
@@ -160,30 +182,3 @@ def _read_sums(values: Any) -> NDArray[np.float64]:
     if found.ndim != 1 or found.dtype.kind not in "iuf" or not (np.abs(found) < _LARGEST).all():
         raise ValueError("a list of numbers was wanted")
     return found.astype(np.float64)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
-def _resampled(outcomes: Sequence[Outcome], n: int) -> NDArray[np.float64]:
-    """Scores of the outcomes on the same resamples of the examples, (outcome, resample)."""
-    weights = _weights(n)
-    scores: NDArray[np.float64] = np.stack(
-        [(weights @ one.numerators) / (weights @ one.denominators) for one in outcomes]
-    )
-    return scores
-
-
-@lru_cache(maxsize=1)
-def _weights(n: int) -> NDArray[np.float64]:
-    """How often each resample draws each example, (resample, example)."""
-    generator = np.random.default_rng(0)
-    drawn: NDArray[np.float64] = generator.multinomial(n, np.full(n, 1 / n), size=RESAMPLES).astype(np.float64)
-    return drawn
-
-
-def _interval(values: NDArray[np.float64]) -> tuple[float, float]:
-    low, high = np.percentile(values, _LEVEL)
-    # Sums of shares that cancel leave a rounding error, by which zero must not fall out of the interval.
-    return (0.0 if abs(low) < _ROUNDING else float(low)), (0.0 if abs(high) < _ROUNDING else float(high))

@@ -11,7 +11,7 @@ import io
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import isnan
 from typing import Any
 
 from sinkscope.evaluation.grids.outcomes import Difference, Outcome
@@ -91,30 +91,35 @@ def number(value: float | None, digits: int) -> str:
     return "" if value is None else f"{value:.{digits}f}"
 
 
-def interval(value: float, low: float | None, high: float | None, digits: int = 3) -> str:
-    """A difference with its interval, signed; alone where it has none."""
-    alone = f"{value:+.{digits}f}"
-    return alone if low is None or high is None else f"{alone} ({low:+.{digits}f} to {high:+.{digits}f})"
+def told(one: Record, name: str) -> str:
+    """The difference of this name with its interval, signed, or with why it has none; nothing where there is none."""
+    if one[name] is None:
+        return ""
+    ends = one[f"{name}_unsure"] or f"{one[f'{name}_low']:+.3f} to {one[f'{name}_high']:+.3f}"
+    return f"{one[name]:+.3f} ({ends})"
 
 
 def span(low: float | None, high: float | None, digits: int = 3) -> str:
-    """The interval of a score; nothing for none."""
+    """From here to there; nothing for none."""
     return "" if low is None or high is None else f"{low:.{digits}f} to {high:.{digits}f}"
 
 
 def score_fields(outcome: Outcome) -> Record:
-    """score, low, high, flat; the ends None where there is no interval."""
-    low, high = outcome.interval() if outcome.sure else (None, None)
-    return {"score": outcome.score, "low": low, "high": high}
+    """score, low, high, flat; the ends None where there is no interval, and unsure says why."""
+    return {"score": outcome.score, **_ends("", *outcome.interval()), "unsure": outcome.unsure}
 
 
 def difference_fields(name: str, found: Difference | None) -> Record:
-    """A difference by this name and its ends by name_low and name_high; None where there is none, and where everything
-    lies between the ends."""
+    """A difference by this name, its ends by name_low and name_high, the probability that it is chance by name_p, and
+    why it has no ends by name_unsure; None where there is none."""
     if found is None:
-        return dict.fromkeys((name, f"{name}_low", f"{name}_high"))
-    low, high = (end if isfinite(end) else None for end in (found.low, found.high))
-    return {name: found.value, f"{name}_low": low, f"{name}_high": high}
+        return dict.fromkeys((name, f"{name}_low", f"{name}_high", f"{name}_p", f"{name}_unsure"))
+    ends = _ends(f"{name}_", found.low, found.high)
+    return {name: found.value, **ends, f"{name}_p": found.p, f"{name}_unsure": found.unsure}
+
+
+def _ends(prefix: str, low: float, high: float) -> Record:
+    return {f"{prefix}{name}": None if isnan(end) else end for name, end in (("low", low), ("high", high))}
 
 
 def _flat(value: Any) -> Any:

@@ -1,12 +1,11 @@
 """Figures by name. Every module of this folder is imported, so a new figure is one new file and no edit elsewhere."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from matplotlib.figure import Figure
 
-from sinkscope.errors import UserError
+from sinkscope.discovery import Names
 from sinkscope.report.figures.inputs import Inputs
 from sinkscope.report.figures.style import house_style
 
@@ -22,23 +21,15 @@ class FigureKind:
     draw: Draw
 
 
-_FIGURES: dict[str, FigureKind] = {}
-
-FIGURES: Mapping[str, FigureKind] = MappingProxyType(_FIGURES)
+FIGURES: Names[FigureKind] = Names("figure")
+find_figure = FIGURES.find
 
 
 def figure(name: str, about: str) -> Callable[[Draw], Draw]:
     """Function decorator that files a figure in `FIGURES`, drawn in the house style."""
 
     def file(draw: Draw) -> Draw:
-        _FIGURES[name] = FigureKind(name, about, house_style(draw))
+        FIGURES.add(name, FigureKind(name, about, house_style(draw)))
         return draw
 
     return file
-
-
-def find_figure(name: str) -> FigureKind:
-    """The figure called `name`. Raises `UserError` naming those that there are."""
-    if name not in FIGURES:
-        raise UserError(f"unknown figure {name!r}: use one of {', '.join(sorted(FIGURES))}")
-    return FIGURES[name]

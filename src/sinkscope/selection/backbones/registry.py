@@ -1,27 +1,17 @@
 """Backbones by the class of the network that they wrap."""
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
 
+from sinkscope.discovery import Names
 from sinkscope.errors import UserError
 from sinkscope.selection.backbones.base import Backbone
 
-_BACKBONES: dict[str, Callable[[Any], Backbone]] = {}
-
-BACKBONES: Mapping[str, Callable[[Any], Backbone]] = MappingProxyType(_BACKBONES)
-
-
-def backbone(network: str) -> Callable[[type[Backbone]], type[Backbone]]:
-    """Class decorator that files a backbone under the class name of the networks that it wraps."""
-
-    def file(kind: type[Backbone]) -> type[Backbone]:
-        _BACKBONES[network] = kind
-        return kind
-
-    return file
+BACKBONES: Names[Callable[[Any], Backbone]] = Names("backbone")
+backbone = BACKBONES.file
+"""Decorator that files a backbone under the class name of the networks that it wraps."""
 
 
 def wrap(network: nn.Module) -> Backbone:

@@ -19,11 +19,10 @@ from sinkscope.selection.grid.cells import (
 from sinkscope.selection.grid.contrasts import Contrast, contrasts, verdicts
 from sinkscope.selection.grid.measure import BATCH, PICTURES, Measure, Weighed, measure_on
 from sinkscope.selection.grid.operating import operating_table
-from sinkscope.selection.grid.points import Point, points, widest
+from sinkscope.selection.grid.points import Point, Spread, points, widest
 from sinkscope.selection.grid.reading import read_rows
 from sinkscope.selection.grid.rows import Row
 from sinkscope.selection.grid.running import compare_selectors
-from sinkscope.selection.grid.spread import Spread, spread
 from sinkscope.selection.grid.tables import COLUMNS, TABLES, records, tables_for
 
 __all__ = [
@@ -53,7 +52,6 @@ __all__ = [
     "points",
     "read_rows",
     "records",
-    "spread",
     "tables_for",
     "verdicts",
     "widest",

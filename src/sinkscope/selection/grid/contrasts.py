@@ -2,7 +2,8 @@
 
 Every way is set against `random` at the same share, over the same link and on the same pictures, draws and models
 averaged. At a share of 1 there is nothing to choose, and all patches stand for it. Beyond or behind random is a
-difference whose 95 % interval over pictures leaves out zero; with several models their own differences stand beside it.
+difference whose 95 % interval over pictures leaves out zero; of too few pictures nothing is said. With several models
+their own differences stand beside it.
 
 Misleads: among many comparisons some leave out zero by chance. A way that does not keep its budget is compared at the
 share that it was asked for, so look at what it sent. A picture sent as a file is compared at the same number of
@@ -15,10 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sinkscope.evaluation.grids import Difference, difference
+from sinkscope.evaluation.grids import VERDICTS, Difference, difference
 from sinkscope.selection.grid.cells import CONTROL, WHOLE, plain_snr, snr_label
-from sinkscope.selection.grid.points import Point, weighed_alike, widest
-from sinkscope.selection.grid.spread import Spread, spread
+from sinkscope.selection.grid.points import Point, Spread, weighed_alike, widest
 
 _ROUNDING = 1e-9
 
@@ -35,13 +35,6 @@ class Contrast:
     models: Spread | None
     """Of that gain in each model; None for one model"""
 
-    @property
-    def verdict(self) -> str:
-        """ "beyond", "behind" or "within noise"."""
-        if not self.gain.beyond:
-            return "within noise"
-        return "beyond" if self.gain.low > 0 else "behind"
-
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
         alpha, channel, rate, _ = self.point.cell.place
@@ -56,10 +49,7 @@ class Contrast:
             "snr": plain_snr(self.point.cell.snr),
             "draws": self.draws,
             "n": row.outcome.n,
-            "gain": self.gain.value,
-            "low": self.gain.low,
-            "high": self.gain.high,
-            "verdict": self.verdict,
+            **self.gain.to_dict("gain"),
             **spread_fields("models", self.models),
         }
 
@@ -73,20 +63,17 @@ def spread_fields(prefix: str, found: Spread | None) -> dict[str, float | None]:
 
 
 def contrast(point: Point, among: Sequence[Point]) -> Contrast | None:
-    """A point against random patches; None for random itself and for the whole, where there is no control, and where
-    there are too few pictures for an interval."""
+    """A point against random patches; None for random itself and for the whole, and where there is no control."""
     control = _control_of(point, among)
     if point.cell.way in (CONTROL, WHOLE) or control is None:
         return None
     gain = difference(weighed_alike(point), weighed_alike(control))
-    if not gain.sure:
-        return None
     ours, theirs = point.scores, control.scores
     return Contrast(
         point=point,
         draws=control.draws,
         gain=gain,
-        models=spread([ours[model] - theirs[model] for model in ours]) if len(ours) > 1 else None,
+        models=Spread.of([ours[model] - theirs[model] for model in ours]) if len(ours) > 1 else None,
     )
 
 
@@ -158,8 +145,8 @@ def _sentence(some: Sequence[Contrast]) -> str:
     one = some[0]
     draws = "" if one.draws == 1 else f" (mean of {one.draws} draws)"
     parts = []
-    for verdict, words in (("beyond", "beyond"), ("behind", "behind"), ("within noise", "within noise of")):
-        found = [f"{this.point.cell.alpha:g} {_told(this)}" for this in some if this.verdict == verdict]
+    for verdict, words in VERDICTS.items():
+        found = [f"{this.point.cell.alpha:g} {_told(this)}" for this in some if this.gain.verdict == verdict]
         if found:
             parts.append(f"{words} random{draws} at {', '.join(found)}")
     name, task, label, over = _named(one.point)
@@ -168,7 +155,7 @@ def _sentence(some: Sequence[Contrast]) -> str:
 
 def _told(one: Contrast) -> str:
     own = "" if one.models is None else f"; models {one.models.lowest:+.3f} to {one.models.highest:+.3f}"
-    return f"({one.gain.value:+.3f}, {one.gain.low:+.3f} to {one.gain.high:+.3f}{own})"
+    return f"({one.gain}{own})"
 
 
 def _broken(point: Point) -> str:

@@ -1,7 +1,8 @@
 """Cells put together: the draws of one model, and all models of one comparison.
 
 A point is one way to choose at one share over one link. Its score is the mean over draws and models, each of which saw
-the same pictures.
+the same pictures. Of several models, how they spread is told beside it: Student's interval for their mean, from three
+on. It says how another training would come out, where intervals over pictures say how other pictures would.
 """
 
 from __future__ import annotations
@@ -10,13 +11,30 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import lcm
+from math import isnan, lcm
 from statistics import fmean
 
 from sinkscope.evaluation.grids import Outcome, pool
+from sinkscope.intervals import student_interval
 from sinkscope.selection.grid.cells import Cell
 from sinkscope.selection.grid.rows import Row
-from sinkscope.selection.grid.spread import Spread, spread
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Of one number a model."""
+
+    mean: float
+    lowest: float
+    highest: float
+    interval: tuple[float, float] | None
+    """None for fewer than three models, and for models that agree"""
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Of at least one number."""
+        low, high = student_interval(values)
+        return cls(fmean(values), min(values), max(values), None if isnan(low) else (low, high))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -73,7 +91,7 @@ class Point:
     @property
     def spread(self) -> Spread | None:
         """Of the models' scores; None for one model."""
-        return spread(list(self.scores.values())) if len(self.models) > 1 else None
+        return Spread.of(list(self.scores.values())) if len(self.models) > 1 else None
 
     def weighed(self, name: str) -> float | None:
         """A field of `Weighed`, mean over the rows; the largest share is the largest of them all."""

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from sinkscope.evaluation.grids import Record, Tables
 from sinkscope.evaluation.grids.rows import PACKAGES
-from sinkscope.evaluation.grids.tables import difference_fields, interval, number, score_fields, span
+from sinkscope.evaluation.grids.tables import difference_fields, number, score_fields, span, told
 from sinkscope.selection.grid.cells import plain_snr
 from sinkscope.selection.grid.contrasts import contrast, spread_fields
 from sinkscope.selection.grid.points import Point
@@ -79,7 +79,7 @@ def _record(point: Point, among: Sequence[Point]) -> Record:
         **spread_fields("models", point.spread),
         **difference_fields("gain", None if beside is None else beside.gain),
         **spread_fields("gain_models", None if beside is None else beside.models),
-        "verdict": None if beside is None else beside.verdict,
+        "verdict": None if beside is None else beside.gain.verdict,
         **{name: point.weighed(name) for name in names},
         "seconds": sum(row.seconds for row in point.rows),
         **_stated(point),
@@ -111,8 +111,8 @@ def _shown(one: Record) -> dict[str, str]:
         "sent": number(one["sent"], 2),
         "most": number(one["most"], 2),
         "right": f"{one['score']:.3f}",
-        "95 % interval": span(one["low"], one["high"]),
-        "beside random": "" if one["gain"] is None else interval(one["gain"], one["gain_low"], one["gain_high"]),
+        "95 % interval": one["unsure"] or span(one["low"], one["high"]),
+        "beside random": told(one, "gain"),
         "models": span(one["models_lowest"], one["models_highest"]),
         "models' mean": f"{mean} ({among})" if among else mean,
         "fit": number(one["fits"], 3),

@@ -8,12 +8,14 @@ Weights, unless a table says otherwise: every (sample, step, layer, head) counts
 more; steps at which no key exists for the group of queries (it had no query) do not count.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import xarray as xr
 
+from sinkscope.sinks.chance import chance_by_step
 from sinkscope.sinks.find import mark_sinks
 from sinkscope.sinks.lexicon import Lexicon
 from sinkscope.sinks.queries import received_from
@@ -48,6 +50,12 @@ class View:
         """The result of `sink_positions`."""
         return sink_positions(self.sample, received=self.received)
 
+    @cached_property
+    def chance(self) -> xr.Dataset:
+        """The result of `chance_by_step`."""
+        heads = 1 if "head" in self.received.dims else self.sample.sizes.get("head", 1)
+        return chance_by_step(self.sample, self.rule, self.group, self.positions["keys"], heads)
+
     @property
     def finest(self) -> str:
         """Name of the finest top positions there are: by head, or by layer where the group has no heads."""
@@ -81,7 +89,8 @@ def always(view: View) -> str | None:  # noqa: ARG001 - a table's `missing` take
 class Table:
     """One table of the report.
 
-    `missing` says in a few words why a sample can't fill the table, or gives None.
+    `missing` says in a few words why a sample can't fill the table, or gives None. `stated` gives the rule and the
+    parameters that make its numbers, from the report's rule; a group of queries only where it is not the report's.
     """
 
     name: str
@@ -89,6 +98,7 @@ class Table:
     measure: Callable[[View], xr.Dataset]
     finish: Callable[[xr.Dataset, Vocabulary], xr.Dataset]
     missing: Callable[[View], str | None] = always
+    stated: Callable[[SinkRule], Mapping[str, Any]] = SinkRule.settings
 
 
 def needs(*variables: str) -> Callable[[View], str | None]:

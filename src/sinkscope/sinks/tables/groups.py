@@ -7,6 +7,7 @@ once.
 
 from collections.abc import Hashable, Iterator
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -17,6 +18,7 @@ from sinkscope.sinks.find import mark_sinks
 from sinkscope.sinks.motion import jaccard
 from sinkscope.sinks.norms import Norm, norm_means, norm_sums
 from sinkscope.sinks.queries import ATOMS, UNIONS, head_mean, received_by
+from sinkscope.sinks.rules import SinkRule
 from sinkscope.sinks.tables.base import Table, View, Vocabulary, needs, per
 from sinkscope.sinks.where import layer_counts, sink_positions
 
@@ -96,8 +98,11 @@ def measure_sink_k(view: View) -> xr.Dataset:
 
 
 def finish_sink_k(sums: xr.Dataset, _: Vocabulary) -> xr.Dataset:
-    table = xr.Dataset({"sink_k": per(sums["sink_k"], sums["samples"]), "samples": sums["samples"]})
-    return table.assign_attrs(epsilon=GU_EPSILON)
+    return xr.Dataset({"sink_k": per(sums["sink_k"], sums["samples"]), "samples": sums["samples"]})
+
+
+def state_sink_k(_: SinkRule) -> dict[str, Any]:
+    return {"rule": "sink-k", "epsilon": GU_EPSILON, "group": "all"}
 
 
 def _norms(of: Norm) -> Table:
@@ -131,6 +136,7 @@ TABLES = [
         measure_sink_k,
         finish_sink_k,
         no_whole_pass,
+        state_sink_k,
     ),
     _norms("value"),
     _norms("key"),

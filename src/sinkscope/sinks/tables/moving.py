@@ -12,6 +12,7 @@ from sinkscope.sinks.distance import EDGES, distance_means, distance_sums
 from sinkscope.sinks.lexicon import Lexicon
 from sinkscope.sinks.lifetimes import lifetime_counts, median_lifetime
 from sinkscope.sinks.motion import TOP_K, displacement, jaccard_layers, jaccard_steps, recall_of_first, sink_variance
+from sinkscope.sinks.rules import SinkRule
 from sinkscope.sinks.tables.base import Table, View, Vocabulary, per
 from sinkscope.sinks.where import NOWHERE
 
@@ -38,6 +39,10 @@ def finish_positions(sums: xr.Dataset, _: Vocabulary) -> xr.Dataset:
         name: per(sums[name], sums["samples"]) for name in ("position", "from_prompt_end", "in_prompt", "received")
     }
     return xr.Dataset(means).assign(samples=sums["samples"])
+
+
+def state_positions(_: SinkRule) -> dict[str, str]:
+    return {"rule": "strongest key"}
 
 
 def measure_lifetimes(view: View) -> xr.Dataset:
@@ -119,6 +124,7 @@ TABLES = [
         "place of the top of the mean over layers and heads, by step (Fig. 7)",
         measure_positions,
         finish_positions,
+        stated=state_positions,
     ),
     Table(
         "lifetimes", "how many steps in a row a position stays a sink, by layer", measure_lifetimes, finish_lifetimes

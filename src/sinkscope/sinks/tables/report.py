@@ -22,6 +22,7 @@ from sinkscope.sinks.rules import SinkRule
 from sinkscope.sinks.tables.base import Table, View, Vocabulary, add_sums
 from sinkscope.sinks.tables.json_ready import plain, table_to_dict
 from sinkscope.sinks.tables.registry import TABLES
+from sinkscope.sinks.tables.strength import note
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,11 @@ class SinkReport:
     tables: dict[str, xr.Dataset]
     absent: dict[str, str]
 
+    @property
+    def note(self) -> str | None:
+        """That no sink is of note, where the overview says so."""
+        return note(self.tables["overview"]) if "overview" in self.tables else None
+
     def to_dict(self) -> dict[str, Any]:
         """Strictly JSON-able: NaN is null, a table is its coordinates and nested lists."""
         return {
@@ -44,6 +50,7 @@ class SinkReport:
             "model": plain(self.model),
             "samples": self.samples,
             "skipped": self.skipped,
+            "note": self.note,
             "tables": {name: table_to_dict(table) for name, table in self.tables.items()},
             "absent": dict(self.absent),
         }
@@ -57,17 +64,10 @@ def summarise(
     Raises `UserError` for an unknown table, a group that was not recorded, a rule that can never fire, samples of
     different models, or no sample at all.
     """
-    running = _Running({name: table_named(name) for name in (tables or TABLES)}, rule, group)
+    running = _Running({name: TABLES.find(name) for name in (tables or TABLES)}, rule, group)
     for sample in samples:
         running.take(sample)
     return running.report()
-
-
-def table_named(name: str) -> Table:
-    """The table called `name`. Raises `UserError` for an unknown name."""
-    if name not in TABLES:
-        raise UserError(f"unknown table {name!r}: use one of {', '.join(TABLES)}")
-    return TABLES[name]
 
 
 @dataclass
@@ -139,7 +139,7 @@ class _Running:
         tables = {}
         for name in self.sums:
             finished = self.wanted[name].finish(self.sums[name], self.vocabulary)
-            made_by = {**self.rule.settings(), "group": self.group, "samples": self.counted[name]}
+            made_by = {"group": self.group, **self.wanted[name].stated(self.rule), "samples": self.counted[name]}
             tables[name] = finished.assign_attrs(about=self.wanted[name].about, **made_by)
         ordered = {name: tables[name] for name in self.wanted if name in tables}
         absent = {name: reason for name, reason in self.absent.items() if name not in tables}
