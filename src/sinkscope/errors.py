@@ -5,6 +5,14 @@ mistake as `ValueError` and filters the caution as a `UserWarning`. The message 
 what to do.
 """
 
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+MISTAKE, INTERRUPTED, TERMINATED = 2, 130, 143
+"""Exit codes of the command lines; the last two are what a shell gives a process that SIGINT or SIGTERM ended."""
+
 
 class UserError(ValueError):
     """A mistake of the user's that one line explains: what was wanted, what came, what to do."""
@@ -20,3 +28,32 @@ class TrainedLengthWarning(Caution):
 
 class NothingMaskedWarning(Caution):
     """An intervention was asked for, and took nothing away in the whole run."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends the work where Ctrl-C would."""
+
+
+def interrupt_code(interrupt: BaseException | None) -> int:
+    """The exit code after an interrupt."""
+    return TERMINATED if isinstance(interrupt, Terminated) else INTERRUPTED
+
+
+def end_at_sigterm() -> None:
+    """From here on, SIGTERM raises `Terminated` in the main thread."""
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, end)
+
+
+@contextmanager
+def memory_advice(message: str) -> Iterator[None]:
+    """Raise `UserError` with the message where memory runs out in the block; any other error goes on as it is."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not (isinstance(error, MemoryError) or "allocate memory" in str(error) or "out of memory" in str(error)):
+            raise
+        raise UserError(message) from error

@@ -14,7 +14,7 @@ from report_samples import edited
 from sinkscope.decoding import Decoding, Denoising
 from sinkscope.errors import UserError
 from sinkscope.families import Model, load_model
-from sinkscope.report.outputs import write_whole
+from sinkscope.outputs import write_whole
 from sinkscope.report.page import choose, read_template, template, write_report
 from sinkscope.trace import Prompt, open_trace, record
 

@@ -6,13 +6,13 @@ from typing import Annotated
 import typer
 
 from sinkscope.cli import console
-from sinkscope.cli.options import Json, Revision
-from sinkscope.families import PACKAGED, adapters, describe_model
+from sinkscope.cli.groups import add_command
+from sinkscope.cli.options import Json, Revision, check_folder
 
 
 def add_to(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("info")(_info)
+    add_command(app, "info", _info)
 
 
 def _info(
@@ -26,6 +26,9 @@ def _info(
     if model_name is None:
         _list(as_json)
         return
+    check_folder(model_name)
+    from sinkscope.families import describe_model
+
     found = asdict(describe_model(model_name, revision=revision))
     if as_json:
         console.print_json({**found, "folder": str(found["folder"])})
@@ -35,6 +38,8 @@ def _info(
 
 
 def _list(as_json: bool) -> None:
+    from sinkscope.families import PACKAGED, adapters
+
     families = {adapter.name: adapter.summary for adapter in adapters()}
     packaged = {name: {"summary": one.summary, "install": one.install} for name, one in PACKAGED.items()}
     if as_json:

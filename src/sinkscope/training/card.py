@@ -11,9 +11,9 @@ from typing import Any
 from sinkscope.errors import UserError
 from sinkscope.evaluation import Score
 from sinkscope.language.vocabulary import WORDS
+from sinkscope.outputs import write_whole
 from sinkscope.training.kinds import Kind
 from sinkscope.training.recipe import Recipe
-from sinkscope.training.whole import write_whole
 
 CARD, SCORES = "README.md", "scores.json"
 
@@ -87,7 +87,7 @@ def write_card(folder: Path, kind: Kind, recipe: Recipe, scores: Sequence[Score]
         points=recipe.points,
         scores="\n".join(rows),
     )
-    (folder / CARD).write_text(text, encoding="utf-8")
+    write_whole(folder / CARD, text)
 
 
 def _command(recipe: Recipe) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import UserError
-from sinkscope.training.whole import write_whole
+from sinkscope.outputs import write_whole
 
 NAME = "training_log.jsonl"
 

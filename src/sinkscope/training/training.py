@@ -24,8 +24,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import LlamaForCausalLM
 
-from sinkscope.errors import UserError
-from sinkscope.evaluation.memory import memory_advice
+from sinkscope.errors import UserError, memory_advice
 from sinkscope.families import load_model
 from sinkscope.families.model import parse_device
 from sinkscope.training import checkpoints, objectives

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sinkscope.errors import UserError
+from sinkscope.outputs import make_folder, require_folder
 from sinkscope.report.figures.inputs import Inputs
 from sinkscope.report.figures.registry import FIGURES, find_figure
 from sinkscope.report.figures.style import FORMATS, write_figure
-from sinkscope.report.outputs import make_folder, require_folder
 from sinkscope.trace.reading import reading_values
 
 

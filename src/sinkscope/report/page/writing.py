@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sinkscope.errors import UserError
-from sinkscope.report.outputs import make_folder, require_place, write_whole
+from sinkscope.outputs import make_folder, require_place, write_whole
 from sinkscope.report.page.document import Attention, Place, Stepwise, carried, document_text
 from sinkscope.report.page.packing import Entry
 from sinkscope.report.page.selecting import Showing, default_title

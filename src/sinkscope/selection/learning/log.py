@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import UserError
+from sinkscope.outputs import write_whole
 from sinkscope.selection.channels import find_channel, seed_channels
 from sinkscope.selection.data import ImageSet
 from sinkscope.selection.learning.recipe import Recipe
 from sinkscope.selection.link import Link
 from sinkscope.selection.model import SelectiveViT
-from sinkscope.training.whole import write_whole
 
 LOG = "log.jsonl"
 ALPHAS = (0.1, 0.3, 1.0)
@@ -67,12 +67,7 @@ def add_row(out: Path, row: Measured) -> None:
     """Add a line; the same pass is not told twice."""
     rows = [one for one in read_log(out) if (one["part"], one["number"]) != (row.part, row.number)]
     text = "".join(json.dumps(one) + "\n" for one in [*rows, asdict(row)])
-    try:
-        write_whole(out / LOG, text)
-    except OSError as error:
-        raise UserError(
-            f"{out / LOG} can't be written ({error.strerror or error}); finished passes are kept"
-        ) from error
+    write_whole(out / LOG, text)
 
 
 def read_log(out: Path) -> list[dict[str, Any]]:

@@ -22,9 +22,9 @@ import transformers
 from accelerate import Accelerator
 from torch.optim import Optimizer
 
-from sinkscope.errors import UserError
-from sinkscope.evaluation.memory import memory_advice
+from sinkscope.errors import UserError, memory_advice
 from sinkscope.families.model import parse_device
+from sinkscope.outputs import write_whole
 from sinkscope.selection.backbones import wrap
 from sinkscope.selection.data import ImageSet, Splits
 from sinkscope.selection.digest import digest
@@ -38,7 +38,6 @@ from sinkscope.training import checkpoints
 from sinkscope.training.accelerating import accelerator_on
 from sinkscope.training.checkpoints import Progressed
 from sinkscope.training.optimizers import optimizer_pair, schedules
-from sinkscope.training.whole import write_whole
 
 RECIPE, MODEL = "recipe.json", "model"
 START = Progressed(step=0, loss=0.0, seconds=0.0)

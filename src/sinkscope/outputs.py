@@ -1,4 +1,4 @@
-"""Where reports are written: checked before any work, and each file whole or not at all.
+"""Where files are written: checked before any work, and each file whole or not at all.
 
 A file grows as `NAME.(random).unfinished` beside its place and takes its name when it is whole: an older file of that
 name stays as it is until then, whatever happens. Each writing has an unfinished file of its own, so of two that write
@@ -45,8 +45,8 @@ def make_folder(folder: Path) -> None:
         raise UserError(f"the folder {folder} can't be made ({error.strerror}): name another") from error
 
 
-def write_whole(file: Path, parts: Iterable[bytes]) -> int:
-    """Write the parts into a file, which is there whole or not at all; returns its size.
+def write_whole(file: Path, parts: Iterable[bytes] | str) -> int:
+    """Write the parts, or a text, into a file, which is there whole or not at all; returns its size.
 
     Raises `UserError` where the disk does not take it or something stands there that is no file; whatever making a
     part raises is passed on.
@@ -61,7 +61,7 @@ def write_whole(file: Path, parts: Iterable[bytes]) -> int:
                 with _refusing(file):
                     unfinished.chmod(stat.S_IMODE(mode))
             size = 0
-            for part in parts:
+            for part in [parts.encode()] if isinstance(parts, str) else parts:
                 with _refusing(file):
                     rest = memoryview(part)
                     while rest:
