@@ -5,13 +5,29 @@ mistake as `ValueError` and filters the caution as a `UserWarning`. The message 
 what to do.
 """
 
+import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 MISTAKE, INTERRUPTED, TERMINATED = 2, 130, 143
 """Exit codes of the command lines; the last two are what a shell gives a process that SIGINT or SIGTERM ended."""
+
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Letters that control a terminal, turn the direction of writing, or can't be encoded; not tabs and line breaks."""
+_LONGEST = 2000
+
+
+def clean(text: str, written: Callable[[str], str] = lambda one: one.encode("unicode_escape").decode()) -> str:
+    """The text with letters that would control the terminal written as escapes; written: how one is."""
+    return _CONTROLS.sub(lambda found: written(found[0]), text)
+
+
+def one_line(message: str) -> str:
+    """A message as a line for the terminal, its middle left out where it is very long."""
+    line = clean(" ".join(message.split()))
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 2 :]}"
 
 
 class UserError(ValueError):

@@ -126,7 +126,7 @@ def test_an_interrupted_grid_says_what_was_kept(
     monkeypatch.setattr(ExactAnswers, "run", stopped)
     out = tmp_path / "grid"
     options = ("--out", out) if kept else ()
-    said = sinkscope("ablate", twin, "--task", "copy", "--n", 2, "--room", 24, "--strongest", 1, *options).mistake
+    said = sinkscope("ablate", twin, "--task", "copy", "--n", 2, "--room", 24, "--strongest", 1, *options).interruption
     if kept:
         assert said == f"sinkscope: interrupted; cells that had ended are kept in {out}: go on with --resume"
         [line] = (out / "cells.jsonl").read_text().splitlines()

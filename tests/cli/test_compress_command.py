@@ -145,7 +145,7 @@ def test_an_interrupted_grid_says_what_was_kept(
 
     monkeypatch.setattr(Questions, "run", stopped)
     given = ("compress", twin, "--task", "passkey", "--n", 2, "--room", 20, "--scorer", "random", "--ratio", 0.5)
-    said = sinkscope(*given, "--out", tmp_path / "grid").mistake
+    said = sinkscope(*given, "--out", tmp_path / "grid").interruption
     assert said.endswith(f"interrupted; cells that had ended are kept in {tmp_path / 'grid'}: go on with --resume")
     [line] = (tmp_path / "grid" / "cells.jsonl").read_text().splitlines()
     assert json.loads(line)["settings"]["compression"] is None

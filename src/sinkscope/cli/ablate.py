@@ -21,6 +21,7 @@ from sinkscope.cli.options import (
     Dtype,
     Examples,
     Json,
+    ModelNames,
     Revision,
     Seed,
     finite,
@@ -100,7 +101,7 @@ class VariedOptions(OptionGroup):
 
 
 def _ablate(
-    model_names: Annotated[list[str], typer.Argument(metavar="MODEL...", help="One or more models.")],
+    model_names: ModelNames,
     varied: VariedOptions,
     masking: MaskingOptions,
     keeping: KeepingOptions,

@@ -15,7 +15,7 @@ _FILED = re.compile(r'^@\w+\("([a-z0-9-]+)"', re.MULTILINE)
 
 
 def filed(folder: str) -> tuple[str, ...]:
-    """The names under which the classes or functions of a folder of the package file themselves, in alphabetic order."""
+    """The names under which classes or functions of a folder of the package file themselves, in alphabetic order."""
     files = (Path(sinkscope.__file__).parent / folder).glob("*.py")
     return tuple(sorted(name for file in files for name in _FILED.findall(file.read_text(encoding="utf-8"))))
 

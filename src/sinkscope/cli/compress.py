@@ -12,7 +12,7 @@ from sinkscope.cli.grid_progress import grid_progress, laying_out
 from sinkscope.cli.grid_report import Findings, print_findings, say_next, write_findings
 from sinkscope.cli.groups import add_command
 from sinkscope.cli.keeping import KeepingOptions
-from sinkscope.cli.options import Device, Dtype, Json, Revision, names, open_model
+from sinkscope.cli.options import Device, Dtype, Json, ModelNames, Revision, names, open_model
 
 if TYPE_CHECKING:
     from sinkscope.evaluation.compressed import Row
@@ -24,7 +24,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def _compress(
-    model_names: Annotated[list[str], typer.Argument(metavar="MODEL...", help="One or more models.")],
+    model_names: ModelNames,
     dropping: DroppingOptions,
     measured: MeasuredOptions,
     keeping: KeepingOptions,

@@ -5,7 +5,6 @@ whatever a file's names or a model's words hold: `say` and both consoles write s
 """
 
 import json
-import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,16 +19,10 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from sinkscope.errors import clean
+
 UNLIMITED = 400
 """Columns where neither COLUMNS nor a terminal sets the width."""
-
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Letters that control a terminal, turn the direction of writing, or can't be encoded; not tabs and line breaks."""
-
-
-def clean(text: str) -> str:
-    """The text with letters that would control the terminal written as escapes."""
-    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 class _Cleaning(Console):
@@ -56,7 +49,7 @@ def counted(number: int, thing: str) -> str:
 def print_json(document: Mapping[str, Any]) -> None:
     """One JSON document on standard output."""
     text = json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False)
-    typer.echo(_CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text))  # as JSON has it: nothing is lost
+    typer.echo(clean(text, lambda letter: f"\\u{ord(letter):04x}"))  # as JSON has it: nothing is lost
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, caption: str = "") -> Group:

@@ -1,13 +1,12 @@
 """`sinkscope info`: what a model is and how it would be decoded, without loading its weights."""
 
 from dataclasses import asdict
-from typing import Annotated
 
 import typer
 
 from sinkscope.cli import console
 from sinkscope.cli.groups import add_command
-from sinkscope.cli.options import Json, Revision, check_folder
+from sinkscope.cli.options import Json, MaybeModel, Revision
 
 
 def add_to(app: typer.Typer) -> None:
@@ -16,9 +15,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def _info(
-    model_name: Annotated[
-        str | None, typer.Argument(metavar="[MODEL]", help="Folder, GGUF file, hub name or packaged model.")
-    ] = None,
+    model_name: MaybeModel = None,
     revision: Revision = None,
     as_json: Json = False,
 ) -> None:
@@ -26,7 +23,6 @@ def _info(
     if model_name is None:
         _list(as_json)
         return
-    check_folder(model_name)
     from sinkscope.families import describe_model
 
     found = asdict(describe_model(model_name, revision=revision))

@@ -33,7 +33,17 @@ from sinkscope.cli import (
     train,
     view,
 )
-from sinkscope.errors import INTERRUPTED, MISTAKE, Caution, UserError, end_at_sigterm, interrupt_code, memory_advice
+from sinkscope.errors import (
+    INTERRUPTED,
+    MISTAKE,
+    Caution,
+    UserError,
+    clean,
+    end_at_sigterm,
+    interrupt_code,
+    memory_advice,
+    one_line,
+)
 
 _MEMORY = (
     "memory ran out; fewer texts at once (--batch-size), shorter texts, half precision (--dtype bfloat16) or a smaller "
@@ -45,8 +55,6 @@ _KEPT = (
 )
 _RENAMED = {"--top-k": "--strongest", "--mask-top-k": "--mask-strongest"}
 """Options that were called otherwise."""
-_LONGEST = 2000
-"""Letters of a line on standard error."""
 
 
 class _Interrupted(Exception):  # noqa: N818
@@ -135,10 +143,7 @@ def _usage(error: typer.TyperException) -> str:
 
 
 def _fail(message: str) -> int:
-    line = " ".join(message.split())
-    if len(line) > _LONGEST:
-        line = f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 2 :]}"
-    console.say(f"sinkscope: {line}", err=True)
+    console.say(f"sinkscope: {one_line(message)}", err=True)
     return MISTAKE
 
 
@@ -157,10 +162,10 @@ def _cautions_in_one_line() -> Iterator[None]:
         line: str | None = None,
     ) -> None:
         if not issubclass(category, Caution):
-            show_others(console.clean(str(message)), category, filename, lineno, file, line)
+            show_others(clean(str(message)), category, filename, lineno, file, line)
         elif category not in said:
             said.add(category)
-            console.say(f"sinkscope: warning: {' '.join(str(message).split())}", err=True)
+            console.say(f"sinkscope: warning: {one_line(str(message))}", err=True)
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", Caution)

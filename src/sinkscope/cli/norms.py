@@ -54,7 +54,7 @@ def _norms(
 ) -> None:
     """Compare key norms with attention: correlation, attention loss, overlap with sinks, stability; beside chance."""
     names = chosen_tables(table, NORM_TABLES, NORM_TABLES if as_json else SHOWN)
-    check_names("keys to look at", [among], AMONG)
+    check_names("keys", [among], AMONG)
     check_traces([trace_path], group)
     from sinkscope.compression.diagnostics import Which, summarise_norms
     from sinkscope.trace import open_trace

@@ -33,11 +33,38 @@ T = TypeVar("T")
 MOST = 1_000_000
 """Examples, prompts or pictures of one command, and of them together in one batch."""
 
+
+def _check_folders(given: T) -> T:
+    """Raise `UserError` for models that can only be folders or files, and are not there."""
+    for name in [given] if isinstance(given, str) else given if isinstance(given, list) else []:
+        if name.startswith((".", "~", "/")) and not Path(name).expanduser().exists():
+            raise UserError(f"{name}: no such folder")
+    return given
+
+
 ModelName = Annotated[
     str,
-    typer.Argument(metavar="MODEL", help="Folder, GGUF file, hub name, or a packaged model (see `sinkscope info`)."),
+    typer.Argument(
+        metavar="MODEL",
+        callback=_check_folders,
+        help="Folder, GGUF file, hub name, or a packaged model (see `sinkscope info`).",
+    ),
 ]
-Dtype = Annotated[str | None, typer.Option(help=f"{', '.join(DTYPES)}; as stored if left out.")]
+ModelNames = Annotated[
+    list[str], typer.Argument(metavar="MODEL...", callback=_check_folders, help="One or more models.")
+]
+MaybeModel = Annotated[
+    str | None,
+    typer.Argument(metavar="[MODEL]", callback=_check_folders, help="Folder, GGUF file, hub name or packaged model."),
+]
+
+
+def _check_dtype(name: str | None) -> str | None:
+    check_names("dtype", [] if name is None else [name.removeprefix("torch.")], DTYPES)
+    return name
+
+
+Dtype = Annotated[str | None, typer.Option(callback=_check_dtype, help=f"{', '.join(DTYPES)}; as stored if left out.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 ...; a GPU if there is one.")]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub model.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
@@ -180,7 +207,9 @@ def several(option: str, given: Sequence[str] | None, parse: Callable[[str], T],
         except (ValueError, OverflowError) as error:
             if isinstance(error, UserError):
                 raise
-            raise UserError(f"{option} takes {wanted} with commas between them, got {text!r}") from None
+            raise UserError(
+                f"{option} takes {wanted} with commas between them, got {','.join(given or ())!r}"
+            ) from None
         if value in found:
             raise UserError(f"{option} names {text} twice")
         found.append(value)
@@ -218,16 +247,8 @@ def finite(text: str) -> float:
     return float(text)
 
 
-def check_folder(name: str) -> None:
-    """Raise `UserError` for a model that can only be a folder or file, and is not there."""
-    if name.startswith((".", "~", "/")) and not Path(name).expanduser().exists():
-        raise UserError(f"{name}: no such folder")
-
-
 def open_model(name: str, dtype: str | None, device: str | None, revision: str | None) -> Model:
     """Load a model as the options say."""
-    check_names("dtype", [] if dtype is None else [dtype.removeprefix("torch.")], DTYPES)
-    check_folder(name)
     from sinkscope.families import load_model
 
     return load_model(name, dtype=dtype, device=device, revision=revision)
