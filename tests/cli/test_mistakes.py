@@ -170,7 +170,7 @@ def test_prompt_files(
         (("--gen-length", "many"), "--gen-length"),
         (("--batch-size", 0), "--batch-size"),
         (("--limit", 0), "--limit"),
-        (("--dtype", "int8"), "unknown dtype 'int8': use one of"),
+        (("--dtype", "int8"), "unknown --dtype 'int8': use one of"),
         (("--device", "abacus"), "device='abacus' cannot be used here"),
         (("--prompt", "both"), "give one of --prompt TEXT and --prompts FILE"),
         (("--bogus",), "No such option: --bogus"),

@@ -11,8 +11,8 @@ import torch
 from cli_runs import Command, files_under
 from little_selections import PATCHES, WIDTH, save_little
 
-from sinkscope.cli.select import measuring
 from sinkscope.cli.select.control import TRIED
+from sinkscope.selection import grid
 from sinkscope.selection.control import (
     BlockFading,
     Constant,
@@ -189,7 +189,7 @@ def nothing_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     def measured(*_: object, **__: object) -> None:
         raise AssertionError("a mistake that was plain beforehand was found after the work")
 
-    monkeypatch.setattr(measuring, "operating_table", measured)
+    monkeypatch.setattr(grid, "operating_table", measured)
 
 
 @pytest.mark.usefixtures("nothing_measured")
@@ -198,7 +198,7 @@ def nothing_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("", "Missing option '--mean-rate'"),
         ("--mean-rate 0", "limit must be a positive number; got 0"),
-        ("--limit nan", "limit must be a positive number; got nan"),
+        ("--mean-rate nan", "--mean-rate must be a finite number, got nan"),
         ("--mean-rate 0.001", "a mean rate of 0.001 can't be kept: the cheapest point of the table sends 0.046875"),
         ("--mean-rate 1 --mu 0", "mu must be a positive number"),
         ("--mean-rate 1 --v -1", "V must be a number that is not negative"),
@@ -210,12 +210,12 @@ def nothing_measured(monkeypatch: pytest.MonkeyPatch) -> None:
         ("--mean-rate 1 --process fading --correlation 1", "correlation must lie in [0, 1)"),
         ("--mean-rate 1 --snr-std -1", "std must be a number of decibels"),
         ("--mean-rate 1 --snr-mean inf", "mean must be a finite number of decibels"),
-        ("--mean-rate 1 --process constant --snr-mean nan", "snr must be a number of decibels"),
+        ("--mean-rate 1 --process constant --snr-mean nan", "--snr-mean must be a finite number"),
         ("--mean-rate 1 --slots 0", "greater than or equal to 1"),
         ("--mean-rate 1 --alpha 0", "alpha must lie in (0, 1]"),
         (
             "--mean-rate 1 --alpha 0.3,0.3",
-            "alphas of an operating table must be one or more numbers in ascending order",
+            "--alpha names 0.3 twice",
         ),
         ("--mean-rate 1 --rate 2", "rate must lie in (0, 1]"),
         ("--mean-rate 1 --snr none", "--snr takes numbers"),

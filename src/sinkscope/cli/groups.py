@@ -8,7 +8,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, dataclass, fields
-from math import isfinite
+from math import isfinite, isnan
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, get_args, get_type_hints
 
@@ -21,6 +21,8 @@ _LONGEST = 4096
 """Letters of a path or name; no system takes longer paths."""
 _FREE = ("prompt",)
 """Texts that may be long, or empty."""
+_INFINITE = ("snr_mean",)
+"""Numbers that may be infinite: a channel without noise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +50,7 @@ def add_command(app: typer.Typer, name: str, command: Callable[..., None]) -> No
     @functools.wraps(command)
     def wrapped(**kwargs: Any) -> None:
         for option in options:
-            _check(_written(option), kwargs[option.name], free=option.name in _FREE)
+            _check(_written(option), kwargs[option.name], free=option.name in (*_FREE, *_INFINITE))
         made = {name: group(**{f.name: kwargs.pop(f.name) for f in fields(group)}) for name, group in groups.items()}
         command(**made, **kwargs)
 
@@ -80,7 +82,8 @@ def _written(option: inspect.Parameter) -> str:
     [info] = [one for one in get_args(option.annotation) if isinstance(one, typer.models.ParameterInfo)]
     if isinstance(info, typer.models.ArgumentInfo):
         return str(info.metavar or option.name).strip("[].")
-    named = [name for name in info.param_decls or () if name.startswith("--")]
+    given = (info.default, *(info.param_decls or ()))  # typer takes the first name for a default at first
+    named = [name for name in given if isinstance(name, str) and name.startswith("--")]
     return named[0] if named else option_name(option.name)
 
 
@@ -94,7 +97,7 @@ def _check(option: str, value: object, *, free: bool) -> None:
     if isinstance(value, list):
         for one in value:
             _check(option, one, free=free)
-    elif isinstance(value, float) and not isfinite(value):
+    elif isinstance(value, float) and (isnan(value) or not (isfinite(value) or free)):
         raise UserError(f"{option} must be a finite number, got {value}")
     elif isinstance(value, int) and abs(value) > MOST_SEED:
         raise UserError(f"{option} must lie between -2^53 and 2^53, got {value}")

@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from importlib.metadata import version
 from typing import Annotated, Any, TextIO
 
@@ -99,6 +100,14 @@ def options(
     """Options of every command."""
 
 
+@cache
+def _command() -> TyperGroup:
+    """All commands as typer makes them, once a process."""
+    made = typer.main.get_command(app)
+    assert isinstance(made, TyperGroup)
+    return made
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit the process. SIGTERM ends it as Ctrl-C does."""
     end_at_sigterm()
@@ -110,7 +119,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         _quieten_libraries()
         with _cautions_in_one_line(), memory_advice(_MEMORY):
-            result = app(args=arguments, prog_name="sinkscope", standalone_mode=False)
+            result = _command()(args=arguments, prog_name="sinkscope", standalone_mode=False)
         if result == INTERRUPTED:  # typer's word for one while it read the command line
             raise KeyboardInterrupt
         sys.stdout.flush()

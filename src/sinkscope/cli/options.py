@@ -60,7 +60,7 @@ MaybeModel = Annotated[
 
 
 def _check_dtype(name: str | None) -> str | None:
-    check_names("dtype", [] if name is None else [name.removeprefix("torch.")], DTYPES)
+    check_names("--dtype", [] if name is None else [name.removeprefix("torch.")], DTYPES)
     return name
 
 

@@ -147,6 +147,8 @@ def parse_device(device: str | torch.device | None) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         parsed = torch.device(device)
+        if parsed.type == "meta":
+            raise RuntimeError("it holds no numbers")
         torch.empty(0, device=parsed)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).strip().splitlines()[0]
