@@ -5,14 +5,34 @@ mistake as `ValueError` and filters the caution as a `UserWarning`. The message 
 what to do. `refusing` stands around every call into another library that a user's file can break.
 """
 
-from collections.abc import Iterator
+import re
+import signal
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 
+MISTAKE, INTERRUPTED, TERMINATED = 2, 130, 143
+"""Exit codes of the command lines; the last two are what a shell gives a process that SIGINT or SIGTERM ended."""
+
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Letters that control a terminal, turn the direction of writing, or can't be encoded; not tabs and line breaks."""
+_LONGEST = 2000
 _SHOWN = 300
 """Characters of a foreign message or of a name that are passed on."""
 _PLAIN = (OSError, ValueError, RuntimeError, ImportError)
 """Errors whose messages are understood without the name of their class."""
-_OUT_OF_MEMORY = ("OutOfMemory", "out of memory", "can't allocate memory")
+_OUT_OF_MEMORY = ("OutOfMemory", "out of memory", "allocate memory")
+
+
+def clean(text: str, written: Callable[[str], str] = lambda one: one.encode("unicode_escape").decode()) -> str:
+    """The text with letters that would control the terminal written as escapes; written: how one is."""
+    return _CONTROLS.sub(lambda found: written(found[0]), text)
+
+
+def one_line(message: str) -> str:
+    """A message as a line for the terminal, its middle left out where it is very long."""
+    line = clean(" ".join(message.split()))
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 2 :]}"
 
 
 class UserError(ValueError):
@@ -56,3 +76,32 @@ def shortened(text: str) -> str:
     """The text in one line that can be printed, cut where it is long."""
     line = " ".join(text.encode("utf-8", "replace").decode().split())
     return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}..."
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends the work where Ctrl-C would."""
+
+
+def interrupt_code(interrupt: BaseException | None) -> int:
+    """The exit code after an interrupt."""
+    return TERMINATED if isinstance(interrupt, Terminated) else INTERRUPTED
+
+
+def end_at_sigterm() -> None:
+    """From here on, SIGTERM raises `Terminated` in the main thread."""
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, end)
+
+
+@contextmanager
+def memory_advice(message: str) -> Iterator[None]:
+    """Raise `UserError` with the message where memory runs out in the block; any other error goes on as it is."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not (isinstance(error, MemoryError) or any(words in str(error) for words in _OUT_OF_MEMORY)):
+            raise
+        raise UserError(message) from error

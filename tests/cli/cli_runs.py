@@ -35,6 +35,13 @@ class Outcome:
         return line
 
     @property
+    def interruption(self) -> str:
+        """The one line after Ctrl-C, with its exit code."""
+        assert self.code == 130, self.err
+        [line] = self.err.strip().splitlines()
+        return line
+
+    @property
     def table(self) -> str:
         """What people see, with nothing on standard error."""
         assert self.code == 0, self.err

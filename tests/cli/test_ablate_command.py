@@ -13,7 +13,7 @@ def twin(twin_folders: dict[str, Path]) -> Path:
 
 
 def test_a_grid_is_run_kept_and_taken_up_again(sinkscope: Command, twin: Path, tmp_path: Path) -> None:
-    options = "--task copy --n 4 --room 24 --top-k 0,2 --epsilon 2 --first 1 --control random,lowest"
+    options = "--task copy --n 4 --room 24 --strongest 0,2 --epsilon 2 --first 1 --control random,lowest"
     given = ("ablate", twin, *options.split(), "--out", tmp_path / "grid")
     found = sinkscope(*given, "--json").document
     assert [(cell["keys"], cell["masked"]) for cell in found["cells"]] == [
@@ -39,14 +39,14 @@ def test_a_grid_is_run_kept_and_taken_up_again(sinkscope: Command, twin: Path, t
 
 
 def test_a_smaller_batch_goes_on_with_the_cells(sinkscope: Command, twin: Path, tmp_path: Path) -> None:
-    options = "--task copy --n 4 --room 24 --top-k 2 --control none"
+    options = "--task copy --n 4 --room 24 --strongest 2 --control none"
     given = ("ablate", twin, *options.split(), "--out", tmp_path / "a")
     found = sinkscope(*given, "--json").document
     assert sinkscope(*given, "--resume", "--batch-size", 1, "--json").document == found
 
 
 def test_controls_may_be_none(sinkscope: Command, twin: Path) -> None:
-    options = "--task copy --n 2 --room 24 --top-k 1 --json --control"
+    options = "--task copy --n 2 --room 24 --strongest 1 --json --control"
     given = ("ablate", twin, *options.split())
     for controls, named in (("none", set()), ("none,lowest", {"lowest"})):
         cells = sinkscope(*given, controls).document["cells"]
@@ -56,10 +56,10 @@ def test_controls_may_be_none(sinkscope: Command, twin: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (("--task", "copy", "--top-k", "one"), "--top-k takes whole numbers"),
-        (("--task", "copy", "--top-k", "-3"), "must be at least 0"),
-        (("--task", "copy", "--top-k", "0"), "nothing is masked in this grid"),
-        (("--task", "copy", "--top-k", "999", "--n", "2", "--room", "24"), "999 keys can't be masked"),
+        (("--task", "copy", "--strongest", "one"), "--strongest takes whole numbers"),
+        (("--task", "copy", "--strongest", "-3"), "must be at least 0"),
+        (("--task", "copy", "--strongest", "0"), "nothing is masked in this grid"),
+        (("--task", "copy", "--strongest", "999", "--n", "2", "--room", "24"), "999 keys can't be masked"),
         (("--task", "copy", "--first", "0"), "k of rule 'first'"),
         (("--task", "copy", "--epsilon", "many"), "--epsilon takes numbers"),
         (("--task", "copy", "--epsilon", "3", "--scale", "mean"), "can never fire"),
@@ -82,5 +82,5 @@ def test_mistakes_are_one_line(sinkscope: Command, twin: Path, wrong: tuple[str,
 def test_a_control_that_needs_masks_is_refused_for_a_model_without(
     sinkscope: Command, twin_folders: dict[str, Path]
 ) -> None:
-    given = ("--task", "copy", "--n", 2, "--room", 24, "--control", "mask-matched", "--top-k", 1)
+    given = ("--task", "copy", "--n", 2, "--room", 24, "--control", "mask-matched", "--strongest", 1)
     assert "needs mask tokens" in sinkscope("ablate", twin_folders["twin-ar"], *given).mistake

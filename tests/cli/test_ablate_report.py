@@ -87,14 +87,14 @@ def test_where_no_terminal_sets_the_width_nothing_is_left_out(capsys: pytest.Cap
 
 
 def test_the_table_ends_with_what_it_says(sinkscope: Command, twin: Path) -> None:
-    given = ("--n", 2, "--room", 24, "--top-k", 1, "--control", "lowest")
+    given = ("--n", 2, "--room", 24, "--strongest", 1, "--control", "lowest")
     text = " ".join(sinkscope("ablate", twin, "--task", "sort", *given).table.split())
     assert "top-1" in text and "lowest" in text
     assert f"{twin}, sort, top-1: " in text and "the control masked as many keys" in text
 
 
 def test_masking_that_never_took_place_is_said(sinkscope: Command, twin: Path) -> None:
-    given = ("ablate", twin, "--task", "sort", "--n", 2, "--room", 24, "--top-k", 1, "--mask-classes", "newline")
+    given = ("ablate", twin, "--task", "sort", "--n", 2, "--room", 24, "--strongest", 1, "--mask-classes", "newline")
     found = sinkscope(*given, "--json").document
     assert found["contrasts"] == [] and all("nothing was masked" in said for said in found["verdicts"])
     assert {cell["difference"] for cell in found["cells"]} == {None}
@@ -105,7 +105,7 @@ def test_masking_that_never_took_place_is_said(sinkscope: Command, twin: Path) -
 def test_fewer_texts_than_asked_for_are_said(sinkscope: Command, twin: Path, tmp_path: Path) -> None:
     file = tmp_path / "texts.txt"
     file.write_text("Ann has the ball.\nBo has the cup.\n")
-    options = "--task infilling-0.5 --n 9 --top-k 1 --control none --detect same --first-step 0"
+    options = "--task infilling-0.5 --n 9 --strongest 1 --control none --detect same --first-step 0"
     given = ("ablate", twin, *options.split(), "--texts", file)
     [note] = sinkscope(*given, "--json").document["notes"]
     assert note == f"infilling-0.5: {file} has 2 texts, all are taken where 9 were asked for"
@@ -126,7 +126,7 @@ def test_an_interrupted_grid_says_what_was_kept(
     monkeypatch.setattr(ExactAnswers, "run", stopped)
     out = tmp_path / "grid"
     options = ("--out", out) if kept else ()
-    said = sinkscope("ablate", twin, "--task", "copy", "--n", 2, "--room", 24, "--top-k", 1, *options).mistake
+    said = sinkscope("ablate", twin, "--task", "copy", "--n", 2, "--room", 24, "--strongest", 1, *options).interruption
     if kept:
         assert said == f"sinkscope: interrupted; cells that had ended are kept in {out}: go on with --resume"
         [line] = (out / "cells.jsonl").read_text().splitlines()

@@ -76,8 +76,7 @@ def test_other_warnings_are_left_as_they_are(sinkscope: Command, monkeypatch: py
     def warn(_: object) -> None:
         warnings.warn("from a library", RuntimeWarning, stacklevel=1)
 
-    monkeypatch.setattr(main, "_add_commands", lambda: None)
-    monkeypatch.setattr(main, "app", lambda **_: warn(None))
+    monkeypatch.setattr(main, "_command", lambda: lambda **_: warn(None))
     with pytest.warns(RuntimeWarning, match="from a library"):
         assert sinkscope("info").code == 0
 

@@ -145,7 +145,7 @@ def test_an_interrupted_grid_says_what_was_kept(
 
     monkeypatch.setattr(Questions, "run", stopped)
     given = ("compress", twin, "--task", "passkey", "--n", 2, "--room", 20, "--scorer", "random", "--ratio", 0.5)
-    said = sinkscope(*given, "--out", tmp_path / "grid").mistake
+    said = sinkscope(*given, "--out", tmp_path / "grid").interruption
     assert said.endswith(f"interrupted; cells that had ended are kept in {tmp_path / 'grid'}: go on with --resume")
     [line] = (tmp_path / "grid" / "cells.jsonl").read_text().splitlines()
     assert json.loads(line)["settings"]["compression"] is None
@@ -157,9 +157,9 @@ BEFORE_A_MODEL = [
     (("--task", "passkey", "--ratio", "1.5"), "must lie above 0 and be at most 1, got 1.5"),
     (("--task", "passkey", "--ratio", "1"), "nothing is dropped in this grid"),
     (("--task", "passkey", "--tokens", "0"), "a budget in tokens must be a whole number"),
-    (("--task", "passkey", "--tokens", "4,4"), "the budget 4 tokens is named twice"),
+    (("--task", "passkey", "--tokens", "4,4"), "--tokens names 4 twice"),
     (("--task", "passkey", "--scorer", "snapkv,snapkv:window=64"), "the scorer 'snapkv' is named twice"),
-    (("--task", "passkey", "--skip-layers", "0,0"), "the skipped layer 0 is named twice"),
+    (("--task", "passkey", "--skip-layers", "0,0"), "--skip-layers names 0 twice"),
     (("--task", "passkey", "--skip-layers", "0,1", "--skip-layers", "1,0"), "the set of layers 0 1 is named twice"),
     (("--task", "passkey", "--scorer", "key-norm", "--draws", "3"), "--draws is of random keys, and none are drawn"),
     (("--task", "passkey", "--window", "7"), "--window does nothing for --task passkey: it is for perplexity, FILE;"),

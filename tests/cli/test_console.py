@@ -96,7 +96,7 @@ def test_cells_and_headings_are_plain_text(cell: str, as_shown: str) -> None:
 
 def test_the_next_command_can_be_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     path = f"runs/{'long' * 30}/[1] :cat:.zarr"
-    lines = printed(monkeypatch, 40, lambda: console.say_next("sinkscope", "sinks", path))
+    lines = printed(monkeypatch, 40, lambda: console.say_next(("sinks", path)))
     assert lines == [f"next: sinkscope sinks '{path}'"]
 
 

@@ -22,7 +22,7 @@ def twin(twin_folders: dict[str, Path]) -> Path:
 
 @pytest.mark.parametrize(
     ("options", "keys"),
-    [(("--mask-top-k", 3), 3), (("--mask-first", 2), First(2)), (("--mask-epsilon", 0.5), Excess(0.5))],
+    [(("--mask-strongest", 3), 3), (("--mask-first", 2), First(2)), (("--mask-epsilon", 0.5), Excess(0.5))],
     ids=str,
 )
 def test_generate_and_trace_mask_what_the_options_name(
@@ -59,13 +59,13 @@ def test_people_are_told_that_keys_were_masked(sinkscope: Command, twin: Path, t
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--mask-control", "lowest"), "--mask-control says how to mask, but not what; add one of --mask-top-k"),
+        (("--mask-control", "lowest"), "--mask-control says how to mask, but not what; add one of --mask-strongest"),
         (("--mask-layers", "1"), "--mask-layers says how to mask, but not what"),
         (("--detect", "same"), "--detect says how to mask, but not what"),
-        (("--mask-top-k", 1, "--mask-first", 1), "give one of --mask-top-k, --mask-first, not 2"),
-        (("--mask-top-k", 1, "--first-step", 4), "--detect same --first-step 0"),
+        (("--mask-strongest", 1, "--mask-first", 1), "give one of --mask-strongest, --mask-first, not 2"),
+        (("--mask-strongest", 1, "--first-step", 4), "--detect same --first-step 0"),
         (("--mask-epsilon", 50), "excess with epsilon 50 on scale 'sum' can never fire"),
-        (("--mask-top-k", 1, "--mask-layers", "1-2"), "--mask-layers takes whole numbers with commas between them"),
+        (("--mask-strongest", 1, "--mask-layers", "1-2"), "--mask-layers takes whole numbers with commas between them"),
     ],
     ids=str,
 )
@@ -77,5 +77,5 @@ def test_options_that_say_too_little_or_too_much(
 
 def test_no_keys_is_the_plain_run(sinkscope: Command, twin: Path) -> None:
     plain = sinkscope("generate", twin, *PROMPT, "--json").document
-    found = sinkscope("generate", twin, *PROMPT, "--mask-top-k", 0, "--json").document
+    found = sinkscope("generate", twin, *PROMPT, "--mask-strongest", 0, "--json").document
     assert found["results"] == plain["results"]

@@ -88,9 +88,9 @@ def test_mistakes_are_one_line_and_nothing_is_written(sinkscope: Command, trace:
         ((trace, "--sample", "q9", *new), "no trace has a sample with the id 'q9'"),
         ((trace, "--layers", "9", *new), "layer 9 is not in this trace: it has 0 to 2"),
         ((trace, "--heads", "0,x", *new), "--heads takes whole numbers with commas between them, got '0,x'"),
-        ((trace, "--heads", "1,1", *new), "head 1 is named twice"),
+        ((trace, "--heads", "1,1", *new), "--heads names 1 twice"),
         ((trace, "--max-mb", "0", *new), "must be above 0"),
-        ((trace, "--max-mb", "nan", *new), "must be above 0"),
+        ((trace, "--max-mb", "nan", *new), "--max-mb must be a finite number"),
         ((trace, "--max-mb", "0.01", *new), "would be larger than 0.01 MB, not one sample fit"),
     ]:
         assert message in sinkscope("report", *arguments).mistake

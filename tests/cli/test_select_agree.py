@@ -58,7 +58,7 @@ def test_people_see_a_table_and_get_a_figure(sinkscope: Command, model: Path, tm
     ("arguments", "message"),
     [
         (("--alpha", "0"), "alpha must lie in (0, 1]"),
-        (("--alpha", "nan"), "alpha must lie in (0, 1]"),
+        (("--alpha", "nan"), "--alpha must be a finite number"),
         (("--n", "0"), "greater than or equal to 1"),
         (("--out", "agree.txt"), "figures are written as svg, pdf, png"),
         (("--data", "folder:nowhere"), "nowhere"),

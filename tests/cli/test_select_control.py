@@ -11,8 +11,8 @@ import torch
 from cli_runs import Command, files_under
 from little_selections import PATCHES, WIDTH, save_little
 
-from sinkscope.cli.select import measuring
 from sinkscope.cli.select.control import TRIED
+from sinkscope.selection import grid
 from sinkscope.selection.control import (
     BlockFading,
     Constant,
@@ -53,7 +53,7 @@ def rules_of(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def test_rules_are_replayed_on_the_same_channel(sinkscope: Command, table: Path) -> None:
-    given = ("--table", table, "--limit", 0.08, "--v", 0.5, "--mu", 2, "--slots", 500, "--seed", 3)
+    given = ("--table", table, "--mean-rate", 0.08, "--v", 0.5, "--mu", 2, "--slots", 500, "--seed", 3)
     found = sinkscope("select", "control", *given, "--snr-mean", 2, "--snr-std", 6, "--json").document
     known, snrs = OperatingTable.from_dict(TABLE), Gaussian(2, 6).draw(500, 3)
     expected = {
@@ -77,7 +77,7 @@ def test_rules_are_replayed_on_the_same_channel(sinkscope: Command, table: Path)
 
 def test_a_weight_that_is_not_given_keeps_the_limit_elsewhere(sinkscope: Command, table: Path) -> None:
     """It is chosen in a run of its own, so that the run shown is none that it was fitted to."""
-    found = sinkscope("select", "control", "--table", table, "--limit", 0.08, "--slots", 900, "--json").document
+    found = sinkscope("select", "control", "--table", table, "--mean-rate", 0.08, "--slots", 900, "--json").document
     known, own = OperatingTable.from_dict(TABLE), Gaussian(10, 5).draw(900, 1)
     assert found["V_chosen"] and found["V"] == choose_v(known, 0.08, TRIED, own, last=900, slack=0.01)
     assert simulate(DriftPlusPenalty(known, 0.08, found["V"]), own).mean_rate <= 0.0808
@@ -90,7 +90,7 @@ def test_a_weight_that_is_not_given_keeps_the_limit_elsewhere(sinkscope: Command
 
 
 def test_only_the_ratio_of_weight_and_step_matters(sinkscope: Command, table: Path) -> None:
-    given = ("select", "control", "--table", table, "--limit", 0.08, "--slots", 300, "--json")
+    given = ("select", "control", "--table", table, "--mean-rate", 0.08, "--slots", 300, "--json")
     one, other = sinkscope(*given).document, sinkscope(*given, "--mu", 4).document
     assert other["V"] == 4 * one["V"]
     assert rules_of(other)["drift-plus-penalty"]["points"] == rules_of(one)["drift-plus-penalty"]["points"]
@@ -108,7 +108,7 @@ def test_only_the_ratio_of_weight_and_step_matters(sinkscope: Command, table: Pa
 def test_processes_are_taken_as_they_are_set(
     sinkscope: Command, table: Path, options: tuple[object, ...], process: Gaussian
 ) -> None:
-    given = ("--table", table, "--limit", 0.1, "--v", 1, "--slots", 60, "--process", *options, "--json")
+    given = ("--table", table, "--mean-rate", 0.1, "--v", 1, "--slots", 60, "--process", *options, "--json")
     found = sinkscope("select", "control", *given).document
     run = simulate(DriftPlusPenalty(OperatingTable.from_dict(TABLE), 0.1, 1), process.draw(60, 0))
     assert found["process"] == {"name": process.name, **vars(process)}
@@ -116,14 +116,14 @@ def test_processes_are_taken_as_they_are_set(
 
 
 def test_a_channel_without_noise_is_drawn(sinkscope: Command, table: Path, tmp_path: Path) -> None:
-    given = ("--table", table, "--limit", 0.1, "--slots", 60, "--process", "constant", "--snr-mean", "inf")
+    given = ("--table", table, "--mean-rate", 0.1, "--slots", 60, "--process", "constant", "--snr-mean", "inf")
     found = sinkscope("select", "control", *given, "--out", tmp_path / "a.svg", "--json").document
     assert found["process"] == {"name": "constant", "snr": "inf"} and found["beyond_table"] == 0
     assert "no noise" in (tmp_path / "a.svg").read_text()
 
 
 def test_slow_points_are_left_out_under_a_latency_limit(sinkscope: Command, table: Path) -> None:
-    given = ("--table", table, "--limit", 0.3, "--slots", 80, "--latency-ms", 3.5, "--json")
+    given = ("--table", table, "--mean-rate", 0.3, "--slots", 80, "--latency-ms", 3.5, "--json")
     found = sinkscope("select", "control", *given).document
     assert found["latency_ms"] == 3.5
     chosen = [point["alpha"] for one in found["rules"] for point in one["points"]]
@@ -132,7 +132,7 @@ def test_slow_points_are_left_out_under_a_latency_limit(sinkscope: Command, tabl
 
 def test_people_see_rules_points_and_what_they_mean(sinkscope: Command, table: Path, tmp_path: Path) -> None:
     out = tmp_path / "new" / "control.svg"
-    given = ("--table", table, "--limit", 0.08, "--v", 100, "--slots", 200, "--snr-std", 8, "--out", out)
+    given = ("--table", table, "--mean-rate", 0.08, "--v", 100, "--slots", 200, "--snr-std", 8, "--out", out)
     said = " ".join(sinkscope("select", "control", *given).table.split())
     assert "drift-plus-penalty, V = 100; SNR in dB: gaussian, mean 10, std 8" in said
     assert "knows all SNRs beforehand" in said and "largest queue" in said and "made, validation" in said
@@ -151,7 +151,7 @@ MEASURE = ("--alpha", "1,0.3", "--rate", "0.5,0.25", "--snr", "0,inf", "--n", 10
 
 def test_a_table_is_measured_kept_and_read_again(sinkscope: Command, model: Path, tmp_path: Path) -> None:
     kept = tmp_path / "new" / "table.json"
-    given = ("select", "control", model, *MEASURE, "--limit", 0.5, "--slots", 50, "--save-table", kept, "--json")
+    given = ("select", "control", model, *MEASURE, "--mean-rate", 0.5, "--slots", 50, "--save-table", kept, "--json")
     found = sinkscope(*given).document
     stored = json.loads(kept.read_text())
     assert stored == found["table"]
@@ -159,7 +159,7 @@ def test_a_table_is_measured_kept_and_read_again(sinkscope: Command, model: Path
     sent = [[(tokens + 1) * ceil(rate * WIDTH) / 64 for rate in (0.25, 0.5)] for tokens in (5, PATCHES)]
     assert stored["rho"] == sent and len(stored["latency"]) == 2
     assert "digits, validation" in stored["split"]
-    again = sinkscope("select", "control", "--table", kept, "--limit", 0.5, "--slots", 50, "--json").document
+    again = sinkscope("select", "control", "--table", kept, "--mean-rate", 0.5, "--slots", 50, "--json").document
     assert again == found
     assert "exists already" in sinkscope(*given).mistake
 
@@ -170,7 +170,7 @@ def test_pictures_are_not_timed_where_that_is_asked(sinkscope: Command, model: P
         "control",
         model,
         *MEASURE,
-        "--limit",
+        "--mean-rate",
         0.5,
         "--slots",
         20,
@@ -189,40 +189,43 @@ def nothing_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     def measured(*_: object, **__: object) -> None:
         raise AssertionError("a mistake that was plain beforehand was found after the work")
 
-    monkeypatch.setattr(measuring, "operating_table", measured)
+    monkeypatch.setattr(grid, "operating_table", measured)
 
 
 @pytest.mark.usefixtures("nothing_measured")
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("", "Missing option '--limit'"),
-        ("--limit 0", "limit must be a positive number; got 0"),
-        ("--limit nan", "limit must be a positive number; got nan"),
-        ("--limit 0.001", "a mean rate of 0.001 can't be kept: the cheapest point of the table sends 0.046875"),
-        ("--limit 1 --mu 0", "mu must be a positive number"),
-        ("--limit 1 --v -1", "V must be a number that is not negative"),
-        ("--limit 1 --latency-ms 0", "latency_limit must be a positive number"),
-        ("--limit 1 --latency-ms 5 --repeats 0", "a latency limit needs pictures that are timed"),
-        ("--limit 1 --process moon", "unknown SNR process 'moon': use one of constant, fading, gaussian"),
-        ("--limit 1 --process fading --snr-std 3", "the SNR process fading takes no --snr-std: leave it out"),
-        ("--limit 1 --correlation 0.5", "the SNR process gaussian takes no --correlation"),
-        ("--limit 1 --process fading --correlation 1", "correlation must lie in [0, 1)"),
-        ("--limit 1 --snr-std -1", "std must be a number of decibels"),
-        ("--limit 1 --snr-mean inf", "mean must be a finite number of decibels"),
-        ("--limit 1 --process constant --snr-mean nan", "snr must be a number of decibels"),
-        ("--limit 1 --slots 0", "greater than or equal to 1"),
-        ("--limit 1 --alpha 0", "alpha must lie in (0, 1]"),
-        ("--limit 1 --alpha 0.3,0.3", "alphas of an operating table must be one or more numbers in ascending order"),
-        ("--limit 1 --rate 2", "rate must lie in (0, 1]"),
-        ("--limit 1 --snr none", "--snr takes numbers"),
-        ("--limit 1 --snr inf", "snrs of an operating table must begin with a finite number"),
-        ("--limit 1 --channel moon", "unknown channel 'moon'"),
-        ("--limit 1 --channel erasure:gain=2", "the channel erasure has no parameter 'gain'"),
-        ("--limit 1 --channel erasure:loss=much", "--channel takes parameters as name:parameter=number"),
-        ("--limit 1 --channel erasure:loss=1", "loss must lie in [0, 1)"),
-        ("--limit 1 --out control.gif", "figures are written as svg, pdf, png"),
-        ("--limit 1 --data moon", "unknown image source 'moon'"),
+        ("", "Missing option '--mean-rate'"),
+        ("--mean-rate 0", "limit must be a positive number; got 0"),
+        ("--mean-rate nan", "--mean-rate must be a finite number, got nan"),
+        ("--mean-rate 0.001", "a mean rate of 0.001 can't be kept: the cheapest point of the table sends 0.046875"),
+        ("--mean-rate 1 --mu 0", "mu must be a positive number"),
+        ("--mean-rate 1 --v -1", "V must be a number that is not negative"),
+        ("--mean-rate 1 --latency-ms 0", "latency_limit must be a positive number"),
+        ("--mean-rate 1 --latency-ms 5 --repeats 0", "a latency limit needs pictures that are timed"),
+        ("--mean-rate 1 --process moon", "unknown SNR process 'moon': use one of constant, fading, gaussian"),
+        ("--mean-rate 1 --process fading --snr-std 3", "the SNR process fading takes no --snr-std: leave it out"),
+        ("--mean-rate 1 --correlation 0.5", "the SNR process gaussian takes no --correlation"),
+        ("--mean-rate 1 --process fading --correlation 1", "correlation must lie in [0, 1)"),
+        ("--mean-rate 1 --snr-std -1", "std must be a number of decibels"),
+        ("--mean-rate 1 --snr-mean inf", "mean must be a finite number of decibels"),
+        ("--mean-rate 1 --process constant --snr-mean nan", "--snr-mean must be a finite number"),
+        ("--mean-rate 1 --slots 0", "greater than or equal to 1"),
+        ("--mean-rate 1 --alpha 0", "alpha must lie in (0, 1]"),
+        (
+            "--mean-rate 1 --alpha 0.3,0.3",
+            "--alpha names 0.3 twice",
+        ),
+        ("--mean-rate 1 --rate 2", "rate must lie in (0, 1]"),
+        ("--mean-rate 1 --snr none", "--snr takes numbers"),
+        ("--mean-rate 1 --snr inf", "snrs of an operating table must begin with a finite number"),
+        ("--mean-rate 1 --channel moon", "unknown channel 'moon'"),
+        ("--mean-rate 1 --channel erasure:gain=2", "the channel erasure has no parameter 'gain'"),
+        ("--mean-rate 1 --channel erasure:loss=much", "--channel takes parameters as name:parameter=number"),
+        ("--mean-rate 1 --channel erasure:loss=1", "loss must lie in [0, 1)"),
+        ("--mean-rate 1 --out control.gif", "figures are written as svg, pdf, png"),
+        ("--mean-rate 1 --data moon", "unknown image source 'moon'"),
     ],
 )
 def test_mistakes_are_one_line(sinkscope: Command, model: Path, tmp_path: Path, options: str, message: str) -> None:
@@ -245,7 +248,7 @@ def test_files_that_hold_no_table(sinkscope: Command, tmp_path: Path, content: s
     file = tmp_path / "other.json"
     if content is not None:
         file.write_text(content)
-    said = sinkscope("select", "control", "--table", file, "--limit", 1).mistake
+    said = sinkscope("select", "control", "--table", file, "--mean-rate", 1).mistake
     assert message in said and str(file) in said
 
 
@@ -258,11 +261,11 @@ def test_files_that_hold_no_table(sinkscope: Command, tmp_path: Path, content: s
         (("--device", "cpu"), "--device would change nothing"),
         (("--save-table", "x.json"), "--save-table keeps what is measured, and --table measures nothing"),
         (("--latency-ms", "0.5"), "no point of the table is within 0.0005 s: the fastest takes 0.001 s"),
-        (("--limit", "0.001"), "the cheapest point of the table sends 0.01"),
+        (("--mean-rate", "0.001"), "the cheapest point of the table sends 0.01"),
     ],
 )
 def test_what_a_table_makes_pointless_is_refused(
     sinkscope: Command, table: Path, options: tuple[str, ...], message: str
 ) -> None:
-    limit = () if "--limit" in options else ("--limit", 1)
+    limit = () if "--mean-rate" in options else ("--mean-rate", 1)
     assert message in sinkscope("select", "control", "--table", table, *options, *limit).mistake

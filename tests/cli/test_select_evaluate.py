@@ -171,7 +171,7 @@ def test_an_interrupted_comparison_says_what_was_kept(
 
     monkeypatch.setattr(Measure, "run", stopped)
     given = ("select", "evaluate", model, "--n", 4, "--selector", "random", "--alpha", 0.5, "--snr", "none")
-    said = sinkscope(*given, "--out", tmp_path / "cells").mistake
+    said = sinkscope(*given, "--out", tmp_path / "cells").interruption
     assert said.endswith(f"interrupted; cells that had ended are kept in {tmp_path / 'cells'}: go on with --resume")
     [line] = (tmp_path / "cells" / "cells.jsonl").read_text().splitlines()
     assert json.loads(line)["settings"]["selection"]["way"] == "whole"

@@ -7,7 +7,7 @@ import torch
 from cli_runs import Command, Outcome, files_under
 from little_selections import PATCHES, save_little
 
-from sinkscope.cli.select import opening
+from sinkscope.selection import data
 from sinkscope.selection.data import load_images
 from sinkscope.selection.saved import load_selective, save_selective
 
@@ -44,7 +44,7 @@ def test_without_a_model_the_shipped_one_is_taken(
     sinkscope: Command, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is named after the data that are here."""
-    monkeypatch.setattr(opening, "default_source", lambda: str(model))
+    monkeypatch.setattr(data, "default_source", lambda: str(model))
     found = sinkscope("select", "maps", "--pictures", 1, "--out", tmp_path / "maps.svg", "--json").document
     assert found["model"] == str(model)
 
@@ -90,7 +90,7 @@ def test_a_mode_that_keeps_no_budget_tells_least_and_most(sinkscope: Command, tm
         (("--alpha", "0"), "alpha must lie in (0, 1], the share of patches to keep; got 0"),
         (("--alpha", "1.5"), "got 1.5"),
         (("--alpha", "much"), "--alpha takes numbers with commas between them, got 'much'"),
-        (("--alpha", "0.3,0.3"), "the alpha 0.3 is named twice"),
+        (("--alpha", "0.3,0.3"), "--alpha names 0.3 twice"),
         (("--selector", "moon"), "unknown selector 'moon': use one of"),
         (("--selector", "gates,"), "--selector takes names"),
         (("--mode", "moon"), "unknown mode 'moon'"),

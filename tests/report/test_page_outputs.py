@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sinkscope.errors import UserError
-from sinkscope.report.outputs import require_folder, require_place, write_whole
+from sinkscope.files import require_folder, require_place, write_whole
 
 
 def mode_of(file: Path) -> int:

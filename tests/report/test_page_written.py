@@ -15,7 +15,7 @@ from report_samples import edited
 from sinkscope.decoding import Decoding, Denoising
 from sinkscope.errors import UserError
 from sinkscope.families import Model, load_model
-from sinkscope.report.outputs import write_whole
+from sinkscope.files import write_whole
 from sinkscope.report.page import choose, document, read_template, show, template, write_report
 from sinkscope.trace import Prompt, open_trace, record
 

@@ -1,50 +1,114 @@
 """`sinkscope ablate`: what it costs to mask sinks, and whether it costs more than masking a control."""
 
-from typing import Annotated
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
 from sinkscope.cli.ablate_report import print_report, write_report
+from sinkscope.cli.choices import ABLATED, CONTROLS, ROOM, SCALES, check_names
 from sinkscope.cli.grid_progress import grid_progress, laying_out
-from sinkscope.cli.groups import takes_groups
+from sinkscope.cli.grid_report import say_next
+from sinkscope.cli.groups import OptionGroup, add_command
 from sinkscope.cli.keeping import KeepingOptions
 from sinkscope.cli.masking import MaskingOptions
-from sinkscope.cli.options import BatchSize, Device, Dtype, Json, Revision, names, open_model, whole_numbers
+from sinkscope.cli.options import (
+    MOST,
+    BatchSize,
+    Device,
+    Dtype,
+    Examples,
+    Json,
+    ModelNames,
+    Revision,
+    Seed,
+    finite,
+    names,
+    open_model,
+    several,
+    whole_numbers,
+)
 from sinkscope.errors import UserError
-from sinkscope.evaluation import ROOM
-from sinkscope.evaluation.ablation import MEASURES, Examples, Grid, ablate, find_measure, read_rows
-from sinkscope.interventions import CONTROLS
-from sinkscope.sinks import Excess, First, SinkRule
+
+if TYPE_CHECKING:
+    from sinkscope.evaluation.ablation import Grid
+    from sinkscope.interventions import MaskSinks
+
+_SCALE = "sum"
+_STRONGEST, _CONTROLS = ("0,1,5,10",), ("random,equal-mass",)
+"""Where they are left out."""
 
 
 def add_to(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("ablate")(takes_groups(_ablate))
+    add_command(app, "ablate", _ablate)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariedOptions(OptionGroup):
+    """The cells of the grid."""
+
+    panel: ClassVar[str] = "What is masked"
+
+    strongest: Annotated[
+        list[str] | None,
+        typer.Option(metavar="0,1,...", help=f"So many of the strongest keys; {_STRONGEST[0]} if left out."),
+    ] = None
+    epsilon: Annotated[
+        list[str] | None, typer.Option(metavar="2,3,...", help="Also all keys beyond these epsilons (rule excess).")
+    ] = None
+    scale: Annotated[
+        str | None, typer.Option(help=f"Scale of those epsilons: {', '.join(SCALES)}; {_SCALE} if left out.")
+    ] = None
+    first: Annotated[
+        list[str] | None, typer.Option(metavar="1,2,...", help="Also the first keys, so many: a static sink.")
+    ] = None
+    control: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME,...", help=f"Controls, or none: {', '.join(CONTROLS)}; {_CONTROLS[0]} if left out."),
+    ] = None
+    draws: Annotated[
+        int | None, typer.Option(min=1, max=MOST, help="Draws of every random control; 1 if left out.")
+    ] = None
+
+    def __post_init__(self) -> None:
+        check_names("control", self._controls, CONTROLS)
+        if self.scale is not None:
+            check_names("scale", [self.scale], SCALES)
+            if self.epsilon is None:
+                raise UserError("--scale is that of --epsilon, which was not given: add it, or leave --scale out")
+        whole_numbers("--strongest", self.strongest), whole_numbers("--first", self.first)
+
+    @property
+    def _controls(self) -> list[str]:
+        return [name for name in names("--control", self.control or _CONTROLS) if name != "none"]
+
+    def grid(self, masking: MaskSinks) -> Grid:
+        """What is varied. Raises `UserError` for draws of nothing, and for what no model could follow."""
+        from sinkscope.evaluation.ablation import Grid
+        from sinkscope.sinks import Excess, First
+
+        scale = self.scale or _SCALE
+        beyond = several("--epsilon", self.epsilon, lambda text: Excess(finite(text), scale), "numbers")
+        first = several("--first", self.first, lambda text: First(int(text)), "whole numbers")
+        keys = (*whole_numbers("--strongest", self.strongest or _STRONGEST), *first, *beyond)
+        grid = Grid(keys=keys, controls=self._controls, draws=self.draws or 1, masking=masking)
+        if self.draws is not None and not any(cell.intervention and cell.intervention.draws for cell in grid.cells()):
+            raise UserError("--draws is of random controls, and none is in --control: add random, or leave --draws out")
+        return grid
 
 
 def _ablate(
-    model_names: Annotated[list[str], typer.Argument(metavar="MODEL...", help="One or more models.")],
+    model_names: ModelNames,
+    varied: VariedOptions,
     masking: MaskingOptions,
     keeping: KeepingOptions,
-    task: Annotated[
-        list[str],
-        typer.Option(help=f"May be repeated: {', '.join(MEASURES)}."),
-    ],
-    top_k: Annotated[str, typer.Option(metavar="0,1,...", help="Numbers of keys to mask.")] = "0,1,5,10",
-    epsilon: Annotated[
-        str | None, typer.Option(metavar="2,3,...", help="Also mask all keys beyond these epsilons (rule excess).")
-    ] = None,
-    scale: Annotated[str, typer.Option(help="Scale of those epsilons: sum, percent or mean.")] = "sum",
-    first: Annotated[
-        str | None, typer.Option(metavar="1,2,...", help="Also mask the first keys, so many: a static sink.")
-    ] = None,
-    control: Annotated[
-        str, typer.Option(metavar="NAME,...", help=f"Controls, or none: {', '.join(sorted(CONTROLS))}.")
-    ] = "random,equal-mass",
-    draws: Annotated[int, typer.Option(min=1, help="Draws of every random control.")] = 1,
-    n: Annotated[int, typer.Option("--n", "--limit", min=1, help="Examples of each task.")] = 500,
-    seed: Annotated[int, typer.Option(help="Seed of the examples.")] = 0,
-    room: Annotated[int, typer.Option(min=1, help="Tokens that an example's text may take.")] = ROOM,
+    task: Annotated[list[str], typer.Option(metavar="NAME,...", help=f"{', '.join(ABLATED)}.")],
+    limit: Examples = 500,
+    seed: Seed = 0,
+    room: Annotated[int, typer.Option(min=1, max=MOST, help="Tokens that an example's text may take.")] = ROOM,
     texts: Annotated[
         str | None, typer.Option(help="Texts of perplexity and infilling: little, prose, reactions, or a FILE.")
     ] = None,
@@ -55,18 +119,16 @@ def _ablate(
     as_json: Json = False,
 ) -> None:
     """Mask sinks and controls while models answer tasks, and compare."""
-    controls = names("--control", control)
-    grid = Grid(
-        keys=(*whole_numbers("--top-k", top_k), *_first(first), *_beyond(epsilon, scale)),
-        controls=[name for name in controls if name != "none"],
-        draws=draws,
-        masking=masking.masking(),
-    )
-    examples = Examples(n=n, seed=seed, room=room, texts=texts, batch_size=batch_size)
-    find = [find_measure(name, examples) for name in dict.fromkeys(task)]  # before a model is loaded for nothing
+    tasks = names("--task", task)
+    check_names("task", [one for one in tasks if not one.startswith("infilling-")], ABLATED)
+    from sinkscope.evaluation.ablation import Examples, ablate, find_measure, read_rows
+
+    grid = varied.grid(masking.masking())
+    examples = Examples(n=limit, seed=seed, room=room, texts=texts, batch_size=batch_size)
+    find = [find_measure(name, examples) for name in tasks]  # before a model is loaded for nothing
     with keeping.told_at_interrupt():
         models = [open_model(name, dtype, device, revision) for name in dict.fromkeys(model_names)]
-        with laying_out(as_json, f"laying out {n} examples of each task"):
+        with laying_out(as_json, f"laying out {limit} examples of each task"):
             measures = [(model, make(model)) for model in models for make in find]
         with grid_progress(as_json) as observer:
             rows = ablate(measures, grid, out=keeping.out, resume=keeping.resume, observer=observer)
@@ -74,18 +136,4 @@ def _ablate(
     if keeping.out is not None:
         write_report(keeping.out, read_rows(keeping.out), notes)  # the cells of earlier grids in the folder too
     print_report(rows, notes, as_json)
-
-
-def _first(counts: str | None) -> list[SinkRule]:
-    return [] if counts is None else [First(count) for count in whole_numbers("--first", counts)]
-
-
-def _beyond(epsilons: str | None, scale: str) -> list[SinkRule]:
-    if epsilons is None:
-        return []
-    try:
-        return [Excess(float(part), scale) for part in epsilons.split(",")]
-    except ValueError as error:
-        if isinstance(error, UserError):
-            raise
-        raise UserError(f"--epsilon takes numbers with commas between them, got {epsilons!r}") from None
+    say_next(keeping.out, "--ablation", as_json)

@@ -1,27 +1,44 @@
 """What people and machines get to see: tables and progress on a terminal, one JSON document for `--json`.
 
-Results go to standard output, everything else to standard error.
+Results go to standard output, everything else to standard error. Nothing that is printed controls the terminal,
+whatever a file's names or a model's words hold: `say` and both consoles write such letters as escapes.
 """
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from shutil import get_terminal_size
 from typing import Any
 
 import typer
 from rich.cells import cell_len
-from rich.console import Console, Group
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+
+from sinkscope.errors import clean
 
 UNLIMITED = 400
 """Columns where neither COLUMNS nor a terminal sets the width."""
 
-out = Console(width=get_terminal_size((UNLIMITED, 25)).columns)
-err = Console(stderr=True)
+
+class _Cleaning(Console):
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """All that rich prints comes by here, its own codes as styles and controls."""
+        for part in super().render(renderable, options):
+            yield part if part.control else Segment(clean(part.text), part.style)
+
+
+out: Console = _Cleaning(width=get_terminal_size((UNLIMITED, 25)).columns)
+err: Console = _Cleaning(stderr=True)
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """A line of plain text."""
+    typer.echo(clean(text), err=err)
 
 
 def counted(number: int, thing: str) -> str:
@@ -31,7 +48,8 @@ def counted(number: int, thing: str) -> str:
 
 def print_json(document: Mapping[str, Any]) -> None:
     """One JSON document on standard output."""
-    typer.echo(json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False))
+    text = json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False)
+    typer.echo(clean(text, lambda letter: f"\\u{ord(letter):04x}"))  # as JSON has it: nothing is lost
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, caption: str = "") -> Group:
@@ -54,9 +72,15 @@ def cells(columns: Sequence[str], rows: Sequence[Sequence[object]], room: int) -
     return made
 
 
-def say_next(*command: object) -> None:
-    """Name the command to go on with, in one line that can be copied."""
-    out.print(Text(f"next: {shlex.join(map(str, command))}"), soft_wrap=True)
+def print_heading(name: str, rest: str) -> None:
+    """What is told of, and how; names are plain text, no markup."""
+    out.print(Text.assemble((name, "bold"), f": {rest}"))
+
+
+def say_next(*commands: Sequence[object]) -> None:
+    """Name the commands to go on with, each in a line that can be copied."""
+    for command in commands:
+        out.print(Text(f"next: {shlex.join(['sinkscope', *map(str, command)])}"), soft_wrap=True)
 
 
 def _plain(cell: object) -> str:

@@ -6,22 +6,26 @@ reaction SMILES, denoised from nearly all masked to none. All are traced, their 
 is told in words, computed from the tables.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
 
 from sinkscope.cli import console
+from sinkscope.cli.groups import add_command
 from sinkscope.cli.options import Json
-from sinkscope.decoding import Decoding, Denoising, encode_prompts
-from sinkscope.decoding.generation import Settings
-from sinkscope.evaluation import examples, find_task
-from sinkscope.families import Model, load_model
-from sinkscope.sinks import Excess, SinkReport, summarise, table_rows
-from sinkscope.trace import Progress, Prompt, Trace, record
+
+if TYPE_CHECKING:
+    from sinkscope.decoding.generation import Settings
+    from sinkscope.families import Model
+    from sinkscope.sinks import SinkReport
+    from sinkscope.trace import Progress, Prompt, Trace
+
+    Work = Callable[[Model], tuple[list[Prompt], Settings]]
 
 PROBLEMS = ("arithmetic-1", "passkey", "lookup", "tracking", "copy", "sort")
 CANVAS = 12
@@ -41,12 +45,10 @@ TABLES = ("overview", "layers", "positions", "tokens", "classes", "motion")
 
 FINISHED = "top receives, finished text"
 
-Work = Callable[[Model], tuple[list[Prompt], Settings]]
-
 
 def add_to(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("demo")(_demo)
+    add_command(app, "demo", _demo)
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,8 @@ class _Watched:
         return [float(sum(values) / len(tops)) for values in zip(*(top.values for top in tops), strict=True)]
 
     def rows(self, table: str) -> list[dict[str, Any]]:
+        from sinkscope.sinks import table_rows
+
         return table_rows(self.report.tables[table])
 
 
@@ -99,6 +103,10 @@ def _demo(
 
 
 def _watch(name: str, work: Work, out: Path, quiet: bool) -> _Watched:
+    from sinkscope.families import load_model
+    from sinkscope.sinks import Excess, summarise
+    from sinkscope.trace import record
+
     with console.progress(quiet) as bar:
         task = bar.add_task(f"loading {name}", total=None)
         model = load_model(name, dtype="float32", device="cpu")
@@ -115,6 +123,10 @@ def _watch(name: str, work: Work, out: Path, quiet: bool) -> _Watched:
 
 def _twin_work(model: Model) -> tuple[list[Prompt], Settings]:
     """One held-out problem of each kind, and the twin's own way to generate."""
+    from sinkscope.decoding import Decoding, Denoising
+    from sinkscope.evaluation import examples, find_task
+    from sinkscope.trace import Prompt
+
     prompts = [Prompt(task, examples(find_task(task), 1)[0].prompt) for task in PROBLEMS]
     if not model.family.bidirectional:
         return prompts, Decoding(max_new_tokens=CANVAS)
@@ -123,6 +135,9 @@ def _twin_work(model: Model) -> tuple[list[Prompt], Settings]:
 
 def _real_work(model: Model) -> tuple[list[Prompt], Settings]:
     """Questions for the autoregressive model, masked reactions for the other."""
+    from sinkscope.decoding import Decoding, Denoising
+    from sinkscope.trace import Prompt
+
     if not model.family.bidirectional:
         chats = [[{"role": "user", "content": question}] for question in QUESTIONS]
         return [Prompt(f"question-{n}", chat) for n, chat in enumerate(chats)], Decoding(max_new_tokens=24)
@@ -132,6 +147,10 @@ def _real_work(model: Model) -> tuple[list[Prompt], Settings]:
 
 def _masked(model: Model, text: str) -> list[int]:
     """Token ids with a random share masked; special tokens stay."""
+    import torch
+
+    from sinkscope.decoding import encode_prompts
+
     tokens = encode_prompts(model, text)[0]
     assert model.family.mask_token_id is not None
     open_positions = [place for place, token in enumerate(tokens) if token not in model.family.special_ids]
@@ -143,6 +162,8 @@ def _masked(model: Model, text: str) -> list[int]:
 
 def _answers(watched: Sequence[_Watched]) -> list[dict[str, str]]:
     """The problems, and what each twin answers, with a cross where it is wrong."""
+    from sinkscope.evaluation import examples, find_task
+
     found = []
     for task in PROBLEMS:
         [example] = examples(find_task(task), 1)
@@ -172,7 +193,11 @@ def _print(watched: Sequence[_Watched], findings: Sequence[str], out: Path) -> N
         )
     for finding in findings:
         console.out.print(f"- {finding}", markup=False, highlight=False)
-    console.say_next("sinkscope", "sinks", out / f"{names[0]}.zarr", "--table", "all")
+    traces = [out / f"{name}.zarr" for name in names]
+    console.say_next(
+        ("sinks", traces[0], "--table", "all"), ("report", *traces, "--out", out / "report.html"), ("view", *traces),
+        ("figures", *traces, "--out", out / "figures"),
+    )  # fmt: skip
 
 
 def _print_layers(watched: Sequence[_Watched]) -> None:

@@ -1,44 +1,66 @@
 """`sinkscope evaluate`: how many exact answers a model gives, task by task."""
 
-from typing import Annotated
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sinkscope.cli import console
-from sinkscope.cli.options import Device, Dtype, Json, ModelName, Revision, open_model
+from sinkscope.cli.choices import ROOM, TASKS, check_names
+from sinkscope.cli.groups import add_command
+from sinkscope.cli.options import (
+    MOST,
+    BatchSize,
+    Device,
+    Dtype,
+    Examples,
+    Json,
+    ModelName,
+    Revision,
+    Seed,
+    names,
+    open_model,
+)
 from sinkscope.cli.origin import origin
-from sinkscope.evaluation import LITTLE, ROOM, Score, find_task, plan_evaluation
-from sinkscope.families import Model
+
+if TYPE_CHECKING:
+    from sinkscope.evaluation import Score
+    from sinkscope.families import Model
 
 
 def add_to(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("evaluate")(_evaluate)
+    add_command(app, "evaluate", _evaluate)
 
 
 def _evaluate(
     model_name: ModelName,
     task: Annotated[
         list[str] | None,
-        typer.Option(help=f"May be repeated; all of the little language if left out: {', '.join(LITTLE)}."),
+        typer.Option(metavar="NAME,...", help=f"{', '.join(TASKS)}, all of the little language; all if left out."),
     ] = None,
-    n: Annotated[int, typer.Option("--n", "--limit", min=1, help="Held-out examples of each task.")] = 1000,
-    seed: Annotated[int, typer.Option(help="Seed of the examples.")] = 0,
-    room: Annotated[int, typer.Option(min=1, help="Tokens that an example's text may take.")] = ROOM,
-    batch_size: Annotated[int, typer.Option(min=1, help="Examples run together.")] = 64,
+    limit: Examples = 1000,
+    seed: Seed = 0,
+    room: Annotated[int, typer.Option(min=1, max=MOST, help="Tokens that an example's text may take.")] = ROOM,
+    batch_size: BatchSize = 64,
     dtype: Dtype = None,
     device: Device = None,
     revision: Revision = None,
     as_json: Json = False,
 ) -> None:
     """Score a model on tasks with exact answers."""
-    tasks = [find_task(name) for name in dict.fromkeys(task or LITTLE)]  # before a model is loaded for nothing
+    asked = names("--task", task) or TASKS
+    check_names("task", asked, TASKS)  # before a model is loaded for nothing
+    from sinkscope.evaluation import find_task, plan_evaluation
+
+    tasks = [find_task(name) for name in asked]
     model = open_model(model_name, dtype, device, revision)
-    plans = [plan_evaluation(model, one, n=n, seed=seed, room=room, batch_size=batch_size) for one in tasks]
+    plans = [plan_evaluation(model, one, n=limit, seed=seed, room=room, batch_size=batch_size) for one in tasks]
     scores = []
     with console.progress(as_json) as bar:
         for plan in plans:
-            row = bar.add_task(plan.task.name, total=n)
+            row = bar.add_task(plan.task.name, total=limit)
             scores.append(plan.run(lambda answered, row=row: bar.update(row, completed=answered)))  # type: ignore[misc]
     _report(model, scores, as_json)
 

@@ -1,87 +1,96 @@
 """`sinkscope figures`: all figures that traces, grids and trainings allow, as files for a paper."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sinkscope.cli import console
-from sinkscope.cli.analysing import RuleOptions
-from sinkscope.cli.groups import takes_groups
-from sinkscope.cli.options import Json
+from sinkscope.cli.analysing import Group, RuleOptions, Samples, check_traces
+from sinkscope.cli.choices import FIGURES, FORMATS, SCALES, check_names
+from sinkscope.cli.groups import add_command
+from sinkscope.cli.options import Json, names
 from sinkscope.errors import UserError
-from sinkscope.report.figures import (
-    FIGURES,
-    Inputs,
-    Made,
-    check_figures,
-    make_figures,
-    open_subjects,
-    read_ablations,
-    read_compressions,
-    read_training,
-)
-from sinkscope.sinks import GROUPS
-from sinkscope.sinks.scales import require_scale
+
+if TYPE_CHECKING:
+    from sinkscope.report.figures import Made
+
+Folders = list[str] | None
 
 
 def add_to(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("figures")(takes_groups(_figures))
+    add_command(app, "figures", _figures)
 
 
 def _figures(
     rules: RuleOptions,
     traces: Annotated[
-        list[Path] | None, typer.Argument(metavar="TRACE", help="Folders that `sinkscope trace` wrote.")
+        list[Path] | None, typer.Argument(metavar="[TRACE...]", help="Folders that `sinkscope trace` wrote.")
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the figures.")] = Path("figures"),
-    ending: Annotated[str, typer.Option("--format", help="svg, pdf or png.")] = "svg",
+    ending: Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")] = "svg",
     only: Annotated[
-        list[str] | None, typer.Option(help=f"A figure, may be repeated: {', '.join(sorted(FIGURES))}.")
+        list[str] | None, typer.Option(metavar="NAME,...", help=f"These figures alone: {', '.join(FIGURES)}.")
     ] = None,
     ablation: Annotated[
-        list[Path] | None, typer.Option(metavar="FOLDER", help="That `sinkscope ablate --out` wrote; may be repeated.")
+        Folders, typer.Option(metavar="FOLDER,...", help="Folders that `sinkscope ablate --out` wrote.")
     ] = None,
     compression: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FOLDER", help="That `sinkscope compress --out` wrote; may be repeated."),
+        Folders, typer.Option(metavar="FOLDER,...", help="Folders that `sinkscope compress --out` wrote.")
     ] = None,
     log: Annotated[
-        list[str] | None,
-        typer.Option(metavar="FOLDER", help="With a training log, or a packaged twin's name; may be repeated."),
+        Folders, typer.Option(metavar="FOLDER,...", help="Folders with a training log, or packaged twins' names.")
     ] = None,
-    sample: Annotated[list[str] | None, typer.Option(help="Id of a sample; may be repeated. All if left out.")] = None,
-    scale: Annotated[str, typer.Option(help="Scale of scores: sum, percent or mean.")] = "sum",
-    group: Annotated[str, typer.Option(help=f"Queries that pay the attention: {', '.join(GROUPS)}.")] = "all",
+    sample: Samples = None,
+    scale: Annotated[str, typer.Option(help=f"Scale of scores: {', '.join(SCALES)}.")] = "sum",
+    group: Group = "all",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace figures that exist.")] = False,
     as_json: Json = False,
 ) -> None:
     """Draw figures of traces, grids and trainings: what the inputs allow, one file each."""
     if not (traces or ablation or compression or log):
         raise UserError("nothing to draw: name traces, --ablation FOLDER, --compression FOLDER or --log FOLDER")
-    names = check_figures(out, ending=ending, only=only or (), overwrite=overwrite)
-    require_scale(scale)
+    asked = names("--only", only)
+    check_names("figure", asked, FIGURES)
+    check_names("format", [ending], FORMATS)
+    check_names("scale", [scale], SCALES)
+    check_traces(traces or (), group)
+    from sinkscope.report.figures import (
+        Inputs,
+        check_figures,
+        make_figures,
+        open_subjects,
+        read_ablations,
+        read_compressions,
+        read_training,
+    )
+
+    drawn = check_figures(out, ending=ending, only=asked, overwrite=overwrite)
     made = rules.made(
         scale if rules.rule == "excess" else None
     )  # the scale of scores is the rule's own where it has one
-    subjects, notes = open_subjects(traces or [], made, group, sample or ())
+    subjects, notes = open_subjects(traces or [], made, group, names("--sample", sample))
     inputs = Inputs(
         subjects=subjects,
-        ablations=tuple(one for folder in ablation or () for one in read_ablations(folder)),
-        compressions=tuple(one for folder in compression or () for one in read_compressions(folder)),
-        trainings=tuple(read_training(folder) for folder in log or ()),
+        ablations=tuple(one for folder in names("--ablation", ablation) for one in read_ablations(Path(folder))),
+        compressions=tuple(
+            one for folder in names("--compression", compression) for one in read_compressions(Path(folder))
+        ),
+        trainings=tuple(read_training(folder) for folder in names("--log", log)),
         rule=made,
         scale=scale,
         group=group,
     )
     with console.progress(as_json) as bar:
-        task = bar.add_task("figures", total=len(names))
+        task = bar.add_task("figures", total=len(drawn))
 
         def observe(name: str) -> None:
-            bar.update(task, description=name, completed=names.index(name))
+            bar.update(task, description=name, completed=drawn.index(name))
 
-        found = make_figures(inputs, out, ending=ending, only=names, overwrite=overwrite, observer=observe)
+        found = make_figures(inputs, out, ending=ending, only=drawn, overwrite=overwrite, observer=observe)
     _report(found, notes, as_json)
 
 
@@ -91,9 +100,11 @@ def _report(made: Made, notes: list[str], as_json: bool) -> None:
         left_out = [{"name": name, "why": why} for name, why in made.left_out.items()]
         console.print_json({"files": files, "left_out": left_out, "notes": notes})
         return
+    from sinkscope.report.figures import FIGURES as KINDS
+
     for name, file in made.files.items():
-        typer.echo(f"{file}: {FIGURES[name].about}")
+        console.say(f"{file}: {KINDS[name].about}")
     for note in notes:
-        typer.echo(f"note: {note}")
+        console.say(f"note: {note}")
     for name, why in made.left_out.items():
-        typer.echo(f"left out: {name}, {why}")
+        console.say(f"left out: {name}, {why}")

@@ -6,7 +6,7 @@ from typing import Any
 import typer
 
 from sinkscope.cli import console
-from sinkscope.cli.groups import takes_groups
+from sinkscope.cli.groups import add_command
 from sinkscope.cli.masking import OneMasking, masked_line
 from sinkscope.cli.options import (
     BatchSize,
@@ -25,13 +25,11 @@ from sinkscope.cli.options import (
     prompts_from,
 )
 from sinkscope.cli.origin import origin
-from sinkscope.decoding import encode_prompts, generate
-from sinkscope.decoding.generation import check_prompts, most_steps, warn_beyond_training
 
 
 def add_to(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("generate")(takes_groups(_generate))
+    add_command(app, "generate", _generate)
 
 
 def _generate(
@@ -49,6 +47,9 @@ def _generate(
     as_json: Json = False,
 ) -> None:
     """Generate from prompts, with the model's own decoding loop."""
+    from sinkscope.decoding import encode_prompts, generate
+    from sinkscope.decoding.generation import check_prompts, most_steps, warn_beyond_training
+
     given = prompts_from(prompt, prompts, limit, chat)
     intervention = masking.intervention()
     model = open_model(model_name, dtype, device, revision)
@@ -92,6 +93,6 @@ def _print(results: list[dict[str, Any]]) -> None:
     for result in results:
         if len(results) > 1:
             console.out.rule(str(result["id"]), align="left")
-        typer.echo(result["text"] if result["text"] is not None else " ".join(map(str, result["sequence"])))
+        console.say(result["text"] if result["text"] is not None else " ".join(map(str, result["sequence"])))
         if "removed" in result:
             console.err.print(masked_line(result["removed"]), style="dim")

@@ -1,13 +1,18 @@
 """A bar for a grid: cells and examples of all cells from its start on, and the time that is left."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bars
 
 from sinkscope.cli import console
-from sinkscope.evaluation.grids import Observer, Progress
+
+if TYPE_CHECKING:
+    from sinkscope.evaluation.grids import Observer, Progress
 
 _UNKNOWN = "time left: known after the first batch"
 

@@ -1,20 +1,22 @@
 """What grids say: tables as wide as the terminal allows, one JSON document, and files."""
 
+from __future__ import annotations
+
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from sinkscope.cli import console
-from sinkscope.errors import UserError
-from sinkscope.evaluation.grids import Record, Tables
-from sinkscope.evaluation.grids.tables import as_csv
+from sinkscope.files import write_whole
+
+if TYPE_CHECKING:
+    from sinkscope.evaluation.grids import Record, Tables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,13 +59,18 @@ def print_findings(found: Findings, as_json: bool) -> None:
 
 
 def write_findings(out: Path, found: Findings) -> None:
-    """`table.md` and `table.csv`."""
+    """`table.md` and `table.csv`, each replaced whole."""
+    from sinkscope.evaluation.grids.tables import as_csv
+
     said = "\n".join(f"- {sentence}" for sentence in found.said)
-    try:
-        (out / "table.md").write_text(f"{found.tables.markdown(found.records)}\n{said}\n", encoding="utf-8")
-        (out / "table.csv").write_text(as_csv(found.records), encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"the tables can't be written to {out} ({error.strerror}); all cells are kept there") from error
+    write_whole(out / "table.md", f"{found.tables.markdown(found.records)}\n{said}\n")
+    write_whole(out / "table.csv", as_csv(found.records))
+
+
+def say_next(out: Path | None, option: str, as_json: bool) -> None:
+    """Name the picture of the cells that were kept; option: of `sinkscope figures`, that takes such a folder."""
+    if out is not None and not as_json:
+        console.say_next(("figures", option, out, "--out", f"{out}-figures"))
 
 
 def _fitting(tables: Tables, rows: Sequence[dict[str, str]], width: int) -> tuple[list[str], Table]:
@@ -79,4 +86,4 @@ def _fitting(tables: Tables, rows: Sequence[dict[str, str]], width: int) -> tupl
 
 def _say(text: str, width: int) -> None:
     lines = textwrap.wrap(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-    typer.echo("\n".join(lines))
+    console.say("\n".join(lines))

@@ -1,24 +1,21 @@
 """`sinkscope info`: what a model is and how it would be decoded, without loading its weights."""
 
 from dataclasses import asdict
-from typing import Annotated
 
 import typer
 
 from sinkscope.cli import console
-from sinkscope.cli.options import Json, Revision
-from sinkscope.families import PACKAGED, adapters, describe_model
+from sinkscope.cli.groups import add_command
+from sinkscope.cli.options import Json, MaybeModel, Revision
 
 
 def add_to(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("info")(_info)
+    add_command(app, "info", _info)
 
 
 def _info(
-    model_name: Annotated[
-        str | None, typer.Argument(metavar="[MODEL]", help="Folder, GGUF file, hub name or packaged model.")
-    ] = None,
+    model_name: MaybeModel = None,
     revision: Revision = None,
     as_json: Json = False,
 ) -> None:
@@ -26,6 +23,8 @@ def _info(
     if model_name is None:
         _list(as_json)
         return
+    from sinkscope.families import describe_model
+
     found = asdict(describe_model(model_name, revision=revision))
     if as_json:
         console.print_json({**found, "folder": str(found["folder"])})
@@ -35,6 +34,8 @@ def _info(
 
 
 def _list(as_json: bool) -> None:
+    from sinkscope.families import PACKAGED, adapters
+
     families = {adapter.name: adapter.summary for adapter in adapters()}
     packaged = {name: {"summary": one.summary, "install": one.install} for name, one in PACKAGED.items()}
     if as_json:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import typer
 
@@ -16,6 +16,8 @@ from sinkscope.errors import UserError
 class KeepingOptions(OptionGroup):
     """Where cells are kept, and whether those there are taken over."""
 
+    panel: ClassVar[str] = "Where results are kept"
+
     out: Annotated[Path | None, typer.Option(help="Folder that keeps finished cells, and the tables.")] = None
     resume: Annotated[bool, typer.Option("--resume", help="Take over the cells that the folder holds.")] = False
 
@@ -25,10 +27,10 @@ class KeepingOptions(OptionGroup):
 
     @contextmanager
     def told_at_interrupt(self) -> Iterator[None]:
-        """Ctrl-C ends the command with a line that says what was kept."""
+        """An interrupt ends the command with a line that says what was kept."""
         try:
             yield
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interrupt:
             if self.out is None:
-                raise UserError("interrupted; nothing was kept: --out FOLDER keeps cells as they end") from None
-            raise UserError(f"interrupted; cells that had ended are kept in {self.out}: go on with --resume") from None
+                raise type(interrupt)("nothing was kept: --out FOLDER keeps cells as they end") from None
+            raise type(interrupt)(f"cells that had ended are kept in {self.out}: go on with --resume") from None

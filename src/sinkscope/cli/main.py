@@ -1,4 +1,8 @@
-"""The `sinkscope` command. A user's mistake is one line on standard error and exit code 2, never a traceback."""
+"""The `sinkscope` command. A user's mistake is one line on standard error and exit code 2, never a traceback.
+
+What a command needs is imported when it runs: its module holds options alone, so that helps and mistakes in options
+come at once.
+"""
 
 import logging
 import os
@@ -6,27 +10,79 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from importlib.metadata import version
-from typing import Annotated, TextIO
+from typing import Annotated, Any, TextIO
 
 import typer
+from typer.core import TyperGroup
 
-from sinkscope.errors import Caution, UserError
-
-app = typer.Typer(
-    name="sinkscope",
-    help="Watch attention sinks in diffusion, masked and autoregressive language models while they generate.",
-    no_args_is_help=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+from sinkscope.cli import (
+    ablate,
+    compress,
+    console,
+    demo,
+    evaluate,
+    figures,
+    generate,
+    info,
+    norms,
+    report,
+    select,
+    sinks,
+    trace,
+    train,
+    view,
+)
+from sinkscope.errors import (
+    INTERRUPTED,
+    MISTAKE,
+    Caution,
+    UserError,
+    clean,
+    end_at_sigterm,
+    interrupt_code,
+    memory_advice,
+    one_line,
 )
 
 _MEMORY = (
     "memory ran out; fewer texts at once (--batch-size), shorter texts, half precision (--dtype bfloat16) or a smaller "
     "model take less"
 )
-_INTERRUPTED = 130
-"""What typer returns in place of a KeyboardInterrupt."""
+_KEPT = (
+    "what trace, ablate --out, compress --out and train had finished is kept "
+    "(go on: trace, ablate and compress with --resume, train by the same command)"
+)
+_RENAMED = {"--top-k": "--strongest", "--mask-top-k": "--mask-strongest"}
+"""Options that were called otherwise."""
+
+
+class _Interrupted(Exception):  # noqa: N818
+    """An interrupt on its way through typer, which would make a code of its own of it."""
+
+
+class _Commands(TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as interrupt:
+            raise _Interrupted from interrupt
+
+
+app = typer.Typer(
+    name="sinkscope",
+    cls=_Commands,
+    help="Watch attention sinks in diffusion, masked and autoregressive language models while they generate.",
+    epilog="Exit codes: 0 done, 2 a mistake that one line explains, 130 interrupted (Ctrl-C), 143 terminated.",
+    no_args_is_help=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for _module in (
+    info, generate, trace, sinks, norms, figures, report, view, evaluate, ablate, compress, train, select, demo,
+):  # fmt: skip
+    _module.add_to(app)
 
 
 def _show_version(asked: bool) -> None:
@@ -44,85 +100,60 @@ def options(
     """Options of every command."""
 
 
-def _add_commands() -> None:
-    if app.registered_commands:
-        return  # a process that runs several command lines would make every command anew each time
-    # Imported after the libraries were told to be quiet, which some of them read only once.
-    from sinkscope.cli import (
-        ablate,
-        compress,
-        demo,
-        evaluate,
-        figures,
-        generate,
-        info,
-        norms,
-        report,
-        select,
-        sinks,
-        trace,
-        train,
-        view,
-    )
-
-    for module in (
-        info,
-        generate,
-        trace,
-        sinks,
-        norms,
-        figures,
-        report,
-        view,
-        evaluate,
-        ablate,
-        compress,
-        train,
-        select,
-        demo,
-    ):
-        module.add_to(app)
+@cache
+def _command() -> TyperGroup:
+    """All commands as typer makes them, once a process."""
+    made = typer.main.get_command(app)
+    assert isinstance(made, TyperGroup)
+    return made
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit the process."""
+    """Run the command line and exit the process. SIGTERM ends it as Ctrl-C does."""
+    end_at_sigterm()
     sys.exit(run(arguments))
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code, 0 or 2."""
+    """Run the command line; returns the exit code: 0, 2 after a mistake, 130 or 143 after an interrupt."""
     try:
         _quieten_libraries()
-        _add_commands()
-        from sinkscope.evaluation.memory import memory_advice  # as late as the commands
-
         with _cautions_in_one_line(), memory_advice(_MEMORY):
-            result = app(args=arguments, prog_name="sinkscope", standalone_mode=False)
-        if result == _INTERRUPTED:
+            result = _command()(args=arguments, prog_name="sinkscope", standalone_mode=False)
+        if result == INTERRUPTED:  # typer's word for one while it read the command line
             raise KeyboardInterrupt
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except UserError as error:
         return _fail(str(error))
     except typer.TyperException as error:  # usage: an unknown option, a missing argument
-        return _fail(f"{error.format_message()} (sinkscope --help lists commands and options)")
-    except (KeyboardInterrupt, typer.Abort):
+        return _fail(_usage(error))
+    except (KeyboardInterrupt, _Interrupted, typer.Abort) as interrupt:
         # Writes of zarr that were under way end with the process; asyncio would complain about each of them.
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-        return _fail(
-            "interrupted; what trace, ablate --out, compress --out and train had finished is kept "
-            "(go on: trace, ablate and compress with --resume, train by the same command)"
-        )
+        cause = interrupt.__cause__ if isinstance(interrupt, _Interrupted) else interrupt
+        _fail(f"interrupted; {cause if cause and cause.args else _KEPT}")
+        return interrupt_code(cause)
     except (BrokenPipeError, SystemExit):
         # The reader of our output went away (`| head`); nothing is wrong, and nothing more can be said.
         # typer exits where it notices first.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:  # a disk, a folder or a network that refuses where no more was known of it
+        place = "" if error.filename is None else f"{error.filename}: "
+        return _fail(f"{place}{error.strerror or error or type(error).__name__}; choose another file or folder")
+
+
+def _usage(error: typer.TyperException) -> str:
+    now, context = _RENAMED.get(getattr(error, "option_name", "")), getattr(error, "ctx", None)
+    known = [name for one in context.command.params for name in one.opts] if context else []
+    hint = f"it is called {now} now" if now in known else "sinkscope --help lists commands and options"
+    return f"{error.format_message()} ({hint})"
 
 
 def _fail(message: str) -> int:
-    typer.echo(f"sinkscope: {' '.join(message.split())}", err=True)
-    return 2
+    console.say(f"sinkscope: {one_line(message)}", err=True)
+    return MISTAKE
 
 
 @contextmanager
@@ -140,10 +171,10 @@ def _cautions_in_one_line() -> Iterator[None]:
         line: str | None = None,
     ) -> None:
         if not issubclass(category, Caution):
-            show_others(message, category, filename, lineno, file, line)
+            show_others(clean(str(message)), category, filename, lineno, file, line)
         elif category not in said:
             said.add(category)
-            typer.echo(f"sinkscope: warning: {' '.join(str(message).split())}", err=True)
+            console.say(f"sinkscope: warning: {one_line(str(message))}", err=True)
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", Caution)
@@ -154,14 +185,15 @@ def _cautions_in_one_line() -> Iterator[None]:
 def _quieten_libraries() -> None:
     """Progress bars and notices of libraries would come between ours.
 
-    `--json` promises that nothing else is printed.
+    `--json` promises that nothing else is printed. Most libraries read this once, when they are imported.
     """
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # fonts are looked for, caches are made: nobody's concern
     os.environ.setdefault("TQDM_DISABLE", "1")  # GGUF files are unpacked under a bar that transformers can't silence
-    from transformers.utils import logging as notices
+    if "transformers" in sys.modules:
+        from transformers.utils import logging as notices
 
-    notices.set_verbosity_error()  # type: ignore[no-untyped-call]
-    notices.disable_progress_bar()  # type: ignore[no-untyped-call]
+        notices.set_verbosity_error()  # type: ignore[no-untyped-call]
+        notices.disable_progress_bar()  # type: ignore[no-untyped-call]

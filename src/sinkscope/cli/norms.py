@@ -1,20 +1,31 @@
 """`sinkscope norms`: does a low key norm mean high attention, and do sinks hide there? Tables of a trace."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sinkscope.cli import console
-from sinkscope.cli.analysing import MOST_ROWS, RuleOptions, chosen_samples, print_table
-from sinkscope.cli.groups import takes_groups
+from sinkscope.cli.analysing import (
+    MOST_ROWS,
+    Group,
+    Rows,
+    RuleOptions,
+    Samples,
+    check_traces,
+    chosen_samples,
+    chosen_tables,
+    print_table,
+)
+from sinkscope.cli.choices import AMONG, NORM_TABLES, SCALES, check_names
+from sinkscope.cli.groups import add_command
 from sinkscope.cli.options import Json
-from sinkscope.compression.diagnostics import AMONG, NORM_TABLES, NormReport, Which, summarise_norms
-from sinkscope.errors import UserError
-from sinkscope.sinks import GROUPS
-from sinkscope.trace import open_trace
-from sinkscope.trace.reading import reading_values
+
+if TYPE_CHECKING:
+    from sinkscope.compression.diagnostics import NormReport
 
 SHOWN = ("overview", "correlation", "loss", "overlap", "stability")
 """Tables that are printed when none is named."""
@@ -22,7 +33,7 @@ SHOWN = ("overview", "correlation", "loss", "overlap", "stability")
 
 def add_to(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("norms")(takes_groups(_norms))
+    add_command(app, "norms", _norms)
 
 
 def _norms(
@@ -32,23 +43,24 @@ def _norms(
     rules: RuleOptions,
     ratio: Annotated[float, typer.Option(help="Share of the keys kept, of overlap and stability.")] = 0.5,
     among: Annotated[str, typer.Option(help=f"Keys that are looked at: {', '.join(AMONG)}.")] = "all",
-    group: Annotated[str, typer.Option(help=f"Queries that pay the attention: {', '.join(GROUPS)}.")] = "all",
-    scale: Annotated[str | None, typer.Option(help="Scale of excess: sum, percent or mean.")] = None,
+    group: Group = "all",
+    scale: Annotated[str | None, typer.Option(help=f"Scale of excess: {', '.join(SCALES)}.")] = None,
     table: Annotated[
-        list[str] | None, typer.Option(help=f"One of {', '.join(NORM_TABLES)}, or all; may be repeated.")
+        list[str] | None, typer.Option(metavar="NAME,...", help=f"{', '.join(NORM_TABLES)}, or all.")
     ] = None,
-    sample: Annotated[list[str] | None, typer.Option(help="Id of a sample; may be repeated. All if left out.")] = None,
-    rows: Annotated[int, typer.Option(min=1, help="Most rows printed of a table.")] = MOST_ROWS,
+    sample: Samples = None,
+    rows: Rows = MOST_ROWS,
     as_json: Json = False,
 ) -> None:
     """Compare key norms with attention: correlation, attention loss, overlap with sinks, stability; beside chance."""
-    made = rules.made(scale)
-    names = list(table or (NORM_TABLES if as_json else SHOWN))
-    names = list(NORM_TABLES) if "all" in names else names
-    unknown = [name for name in names if name not in NORM_TABLES]
-    if unknown:
-        raise UserError(f"unknown table {unknown[0]!r}: use one of {', '.join(NORM_TABLES)}")
-    trace = open_trace(trace_path)
+    names = chosen_tables(table, NORM_TABLES, NORM_TABLES if as_json else SHOWN)
+    check_names("keys", [among], AMONG)
+    check_traces([trace_path], group)
+    from sinkscope.compression.diagnostics import Which, summarise_norms
+    from sinkscope.trace import open_trace
+    from sinkscope.trace.reading import reading_values
+
+    made, trace = rules.made(scale), open_trace(trace_path)
     which = Which(group=group, among=among)
     with reading_values(trace.path):
         report = summarise_norms(chosen_samples(trace, sample), made, ratio=ratio, which=which)
@@ -64,7 +76,7 @@ def _print(report: NormReport, names: Iterable[str], most_rows: int) -> None:
     settings = ", ".join(f"{name}={value}" for name, value in report.settings.items())
     samples = console.counted(report.samples, "sample")
     unsure = "" if report.unsure is None else f"; {report.unsure}"
-    console.out.print(f"[bold]{report.model.get('name')}[/bold]: {samples}; {settings}{unsure}")
+    console.print_heading(str(report.model.get("name")), f"{samples}; {settings}{unsure}")
     for name in names:
         print_table(name, report.tables[name], most_rows)
     for name, reason in report.left_out.items():

@@ -1,14 +1,18 @@
 """What a JSON document says of where its numbers come from."""
 
-from importlib.metadata import version
-from typing import Any
+from __future__ import annotations
 
-from sinkscope.evaluation.grids.rows import PACKAGES
-from sinkscope.families import Model
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sinkscope.families import Model
 
 
 def origin(model: Model) -> dict[str, Any]:
     """The model with its revision, dtype and device, and the versions of what ran it."""
+    from sinkscope.evaluation.grids.rows import PACKAGES
+
     return {
         "model": {
             "name": model.name,

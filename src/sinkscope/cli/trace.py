@@ -1,12 +1,17 @@
 """`sinkscope trace`: record what attention each token receives while a model generates."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import typer
 
 from sinkscope.cli import console
-from sinkscope.cli.groups import takes_groups
+from sinkscope.cli.choices import KERNELS, check_names
+from sinkscope.cli.groups import OptionGroup, add_command
 from sinkscope.cli.masking import OneMasking, masked_line
 from sinkscope.cli.options import (
     BatchSize,
@@ -25,39 +30,85 @@ from sinkscope.cli.options import (
     prompts_from,
     whole_numbers,
 )
-from sinkscope.decoding.intervening import Removed
 from sinkscope.errors import UserError
-from sinkscope.trace import Maps, Progress, Recording, Trace, check_output, record
+
+if TYPE_CHECKING:
+    from sinkscope.families import Model
+    from sinkscope.trace import Maps, Progress, Recording, Trace
 
 
 def add_to(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("trace")(takes_groups(_trace))
+    add_command(app, "trace", _trace)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordingOptions(OptionGroup):
+    """What is kept of each step."""
+
+    panel: ClassVar[str] = "What is recorded"
+
+    precision: Annotated[Literal["float16", "float32"], typer.Option(help="float16: relative error 2^-11 at most.")] = (
+        "float16"
+    )
+    by_group: Annotated[
+        Literal["mean", "heads", "none"], typer.Option(help="By group of queries: mean over heads, every head, or not.")
+    ] = "mean"
+    norms: Annotated[bool, typer.Option("--norms", help="Also keep key and value norms.")] = False
+    entropy: Annotated[bool, typer.Option("--entropy", help="Also keep each query's attention entropy.")] = False
+    final: Annotated[bool, typer.Option(help="Pass the finished sequence once more whole.")] = True
+    map_steps: Annotated[list[str] | None, typer.Option(metavar="0,5,...", help="Steps whose full maps are kept.")] = (
+        None
+    )
+    map_layers: Annotated[list[str] | None, typer.Option(metavar="0,5,...", help="Layers of those maps; all.")] = None
+    map_heads: Annotated[list[str] | None, typer.Option(metavar="0,5,...", help="Heads of those maps; all.")] = None
+    kernel: Annotated[str | None, typer.Option(help=f"{' or '.join(KERNELS)}; the faster one.")] = None
+
+    def __post_init__(self) -> None:
+        check_names("attention kernel", [] if self.kernel is None else [self.kernel], KERNELS)
+        steps, *among = self._map_numbers()
+        if any(among) and not steps:
+            raise UserError("--map-layers and --map-heads choose among the maps of --map-steps; give --map-steps too")
+
+    def recording(self, model: Model) -> Recording:
+        """The settings for a model."""
+        from sinkscope.trace import Recording
+
+        return Recording(
+            precision=self.precision,
+            by_group=None if self.by_group == "none" else self.by_group,
+            norms=self.norms,
+            entropy=self.entropy,
+            final=self.final,
+            maps=self._maps(model.shape.layers, model.shape.heads),
+            kernel=self.kernel,
+        )
+
+    def _maps(self, layers: int, heads: int) -> Maps | None:
+        from sinkscope.trace import Maps
+
+        steps, *among = self._map_numbers()
+        if not steps:
+            return None
+        chosen = [given or tuple(range(every)) for given, every in zip(among, (layers, heads), strict=True)]
+        return Maps(steps=steps, layers=chosen[0], heads=chosen[1])
+
+    def _map_numbers(self) -> Sequence[tuple[int, ...]]:
+        given = {"--map-steps": self.map_steps, "--map-layers": self.map_layers, "--map-heads": self.map_heads}
+        return [whole_numbers(option, numbers) for option, numbers in given.items()]
 
 
 def _trace(
     model_name: ModelName,
     decoding: DecodingOptions,
     masking: OneMasking,
+    recorded: RecordingOptions,
     out: Annotated[Path, typer.Option(help="Folder of the trace, a zarr store.")],
     prompt: PromptText = None,
     prompts: PromptFile = None,
     chat: Chat = False,
     limit: Limit = None,
     batch_size: BatchSize = 1,
-    precision: Annotated[
-        Literal["float16", "float32"], typer.Option(help="float16: relative error 2^-11 at most.")
-    ] = "float16",
-    by_group: Annotated[
-        Literal["mean", "heads", "none"], typer.Option(help="By group of queries: mean over heads, every head, or not.")
-    ] = "mean",
-    norms: Annotated[bool, typer.Option("--norms", help="Also keep key and value norms.")] = False,
-    entropy: Annotated[bool, typer.Option("--entropy", help="Also keep each query's attention entropy.")] = False,
-    final: Annotated[bool, typer.Option(help="Pass the finished sequence once more whole.")] = True,
-    map_steps: Annotated[str | None, typer.Option(metavar="0,5,...", help="Steps whose full maps are kept.")] = None,
-    map_layers: Annotated[str | None, typer.Option(metavar="0,5,...", help="Layers of those maps; all.")] = None,
-    map_heads: Annotated[str | None, typer.Option(metavar="0,5,...", help="Heads of those maps; all.")] = None,
-    kernel: Annotated[str | None, typer.Option(help="one-pass or two-pass; the faster one.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted trace.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing trace.")] = False,
     dtype: Dtype = None,
@@ -66,19 +117,15 @@ def _trace(
     as_json: Json = False,
 ) -> None:
     """Record received attention for every step, layer, head and token."""
-    _check_options(out, resume, overwrite)
+    if resume and overwrite:
+        raise UserError("give one of --resume and --overwrite, not both")
     given = prompts_from(prompt, prompts, limit, chat)
+    from sinkscope.trace import check_output, record
+
+    check_output(out, resume=resume, overwrite=overwrite)  # before a model is loaded for nothing
     intervention = masking.intervention()
     model = open_model(model_name, dtype, device, revision)
-    recording = Recording(
-        precision=precision,
-        by_group=None if by_group == "none" else by_group,
-        norms=norms,
-        entropy=entropy,
-        final=final,
-        maps=_maps(map_steps, map_layers, map_heads, model.shape.layers, model.shape.heads),
-        kernel=kernel,
-    )
+    recording = recorded.recording(model)
     settings = decoding.settings_for(model)
     with console.progress(as_json) as bar:
         samples = bar.add_task("samples", total=len(given))
@@ -96,25 +143,6 @@ def _trace(
     _report(trace, as_json)
 
 
-def _check_options(out: Path, resume: bool, overwrite: bool) -> None:
-    """Before a model is loaded for nothing."""
-    if resume and overwrite:
-        raise UserError("give one of --resume and --overwrite, not both")
-    check_output(out, resume=resume, overwrite=overwrite)
-
-
-def _maps(steps: str | None, layers: str | None, heads: str | None, all_layers: int, all_heads: int) -> Maps | None:
-    if steps is None:
-        if layers is not None or heads is not None:
-            raise UserError("--map-layers and --map-heads choose among the maps of --map-steps; give --map-steps too")
-        return None
-    return Maps(
-        steps=whole_numbers("--map-steps", steps),
-        layers=tuple(range(all_layers)) if layers is None else whole_numbers("--map-layers", layers),
-        heads=tuple(range(all_heads)) if heads is None else whole_numbers("--map-heads", heads),
-    )
-
-
 def _report(trace: Trace, as_json: bool) -> None:
     size = sum(file.stat().st_size for file in trace.path.rglob("*") if file.is_file())
     removed = _removed(trace)
@@ -129,7 +157,8 @@ def _report(trace: Trace, as_json: bool) -> None:
     if removed is not None:
         console.err.print(masked_line(removed), style="dim")
     console.out.print(console.table(title, ["id", "steps", "text"], rows))
-    console.say_next("sinkscope", "sinks", trace.path)
+    page = f"{str(trace.path).removesuffix('.zarr')}.html"
+    console.say_next(("sinks", trace.path), ("report", trace.path, "--out", page), ("view", trace.path))
 
 
 def _removed(trace: Trace) -> dict[str, float | None] | None:
@@ -137,4 +166,6 @@ def _removed(trace: Trace) -> dict[str, float | None] | None:
     sums = [sample["removed"].sum("step") for sample in trace if "removed" in sample]
     if not sums:
         return None
+    from sinkscope.decoding.intervening import Removed
+
     return Removed.from_sums({str(one["quantity"].item()): float(one) for one in sum(sums[1:], sums[0])}).to_dict()

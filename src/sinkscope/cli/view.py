@@ -1,5 +1,7 @@
 """`sinkscope view`: the interactive page of traces from a server on this machine, for traces too large for a file."""
 
+from __future__ import annotations
+
 import os
 import sys
 import tempfile
@@ -8,14 +10,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from html import escape
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sinkscope.cli import console
-from sinkscope.cli.options import Json
-from sinkscope.cli.report import Heads, Layers, Sample, Title, Traces, chosen
-from sinkscope.report.page import Live, PageServer, Showing, choose, read_template
+from sinkscope.cli.analysing import Samples, Traces, check_traces
+from sinkscope.cli.groups import add_command
+from sinkscope.cli.options import Json, names, whole_numbers
+from sinkscope.cli.report import Heads, Layers, Title
+
+if TYPE_CHECKING:
+    from sinkscope.report.page import Showing
 
 MOST_SAMPLES = 100
 """Of a trace, unless they are named: all but attention of every sample is in the page."""
@@ -23,7 +29,7 @@ MOST_SAMPLES = 100
 
 def add_to(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("view")(_view)
+    add_command(app, "view", _view)
 
 
 def _view(
@@ -31,18 +37,18 @@ def _view(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Of this machine; any that is free if 0.")] = 0,
     browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
     title: Title = None,
-    sample: Sample = None,
+    sample: Samples = None,
     layers: Layers = None,
     heads: Heads = None,
     as_json: Json = False,
 ) -> None:
     """Look at traces in a browser on this machine, however large, and while they are recorded; Ctrl-C ends it."""
+    ids, shown = names("--sample", sample), (whole_numbers("--layers", layers), whole_numbers("--heads", heads))
+    check_traces(traces)
+    from sinkscope.report.page import Live, PageServer, choose, read_template
 
     def look() -> tuple[list[Showing], list[str]]:
-        return choose(
-            traces, ids=sample or (), layers=chosen("--layers", layers), heads=chosen("--heads", heads),
-            most_samples=MOST_SAMPLES,
-        )  # fmt: skip
+        return choose(traces, ids=ids, layers=shown[0], heads=shown[1], most_samples=MOST_SAMPLES)
 
     _, notes = look()
     template = read_template()
@@ -54,7 +60,7 @@ def _view(
             with opening:
                 server.serve_forever()
         except KeyboardInterrupt:
-            typer.echo("stopped", err=True)
+            console.say("stopped", err=True)
 
 
 @contextmanager
@@ -64,7 +70,7 @@ def _opened(url: str) -> Iterator[None]:
     try:
         handle, name = tempfile.mkstemp(prefix="sinkscope-", suffix=".html")
     except OSError as error:
-        typer.echo(f"note: no browser was opened, a temporary file can't be made ({error.strerror})", err=True)
+        console.say(f"note: no browser was opened, a temporary file can't be made ({error.strerror})", err=True)
         yield
         return
     file = Path(name)
@@ -92,6 +98,6 @@ def _tell(url: str, notes: list[str], as_json: bool) -> None:
         console.print_json({"url": url, "notes": notes})
     else:
         for note in notes:
-            typer.echo(f"note: {note}")
-        typer.echo(f"{url} (Ctrl-C ends it)")
+            console.say(f"note: {note}")
+        console.say(f"{url} (Ctrl-C ends it)")
     sys.stdout.flush()

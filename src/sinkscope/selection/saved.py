@@ -23,7 +23,7 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
 from sinkscope.errors import UserError, refusing
-from sinkscope.files import read_json, read_regular
+from sinkscope.files import read_json, read_regular, write_whole
 from sinkscope.selection.backbones import BACKBONES, wrap
 from sinkscope.selection.model import SelectiveViT
 
@@ -61,7 +61,7 @@ def save_selective(trained: Trained, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         model.backbone.network.save_pretrained(folder / BACKBONE)  # type: ignore[operator]
         safetensors.torch.save_file(_own(model), folder / WEIGHTS)
-        (folder / CARD).write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
+        write_whole(folder / CARD, json.dumps(card, indent=1) + "\n")
     except (OSError, SafetensorError) as error:
         raise UserError(f"{folder} can't be written ({str(error).splitlines()[0]})") from error
 

@@ -87,7 +87,7 @@ def write_card(folder: Path, kind: Kind, recipe: Recipe, scores: Sequence[Score]
         points=recipe.points,
         scores="\n".join(rows),
     )
-    (folder / CARD).write_text(text, encoding="utf-8")
+    write_whole(folder / CARD, text)
 
 
 def _command(recipe: Recipe) -> str:

@@ -24,8 +24,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import LlamaForCausalLM
 
-from sinkscope.errors import UserError, refusing
-from sinkscope.evaluation.memory import memory_advice
+from sinkscope.errors import UserError, memory_advice, refusing
 from sinkscope.families import load_model
 from sinkscope.families.model import parse_device
 from sinkscope.files import read_json

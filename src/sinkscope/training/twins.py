@@ -12,7 +12,6 @@ Whatever is there already is kept: a second call trains, measures and scores onl
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ from sinkscope.evaluation import LITTLE, evaluate
 from sinkscope.evaluation.base import check_count
 from sinkscope.families import load_model
 from sinkscope.families.model import parse_device
-from sinkscope.files import read_json
+from sinkscope.files import read_json, write_whole
 from sinkscope.trace.lock import WriterLock
 from sinkscope.training.card import SCORES, write_card, write_scores
 from sinkscope.training.checkpoints import saving
@@ -127,9 +126,7 @@ def _keep_recipe(out: Path, recipe: Recipe) -> None:
         if in_use:
             raise UserError(f"{out} is no training folder and not empty; choose another one")
         out.mkdir(parents=True, exist_ok=True)
-        unfinished = out / f"{RECIPE}.{os.getpid()}.unfinished"
-        unfinished.write_text(json.dumps(recipe.to_dict(), indent=2) + "\n", encoding="utf-8")
-        unfinished.replace(out / RECIPE)
+        write_whole(out / RECIPE, json.dumps(recipe.to_dict(), indent=2) + "\n")
     elif there != recipe:
         raise UserError(f"{out} holds the training of another recipe: {differences(there, recipe)}; choose another one")
 

@@ -2,11 +2,11 @@
 
 import typer
 
+from sinkscope.cli.select import agree, control, evaluate, maps, train
+
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands."""
-    from sinkscope.cli.select import agree, control, evaluate, maps, train
-
     select = typer.Typer(help="Send only the patches of a picture that matter, over a noisy channel.")
     for module in (train, evaluate, maps, control, agree):
         module.add_to(select)

@@ -1,26 +1,33 @@
 """`sinkscope select agree`: do the gates choose what attention looks at, or what has low key norms?"""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 import typer
 
 from sinkscope.cli import console
-from sinkscope.cli.groups import takes_groups
-from sinkscope.cli.options import Device, Json
-from sinkscope.cli.select.opening import DataOptions, OneModel, Overwrite, Part, check_figure, open_selective
-from sinkscope.report.figures import write_figure
-from sinkscope.report.figures.panels import owner
-from sinkscope.report.outputs import make_folder
-from sinkscope.report.selection import agreement_bars
-from sinkscope.report.selection.naming import model_title
-from sinkscope.selection.agreement import Agreement, agreement
-from sinkscope.selection.budgets import check_alpha
-from sinkscope.selection.data import ImageSet
-from sinkscope.selection.grid import BATCH, Measure, measure_on
+from sinkscope.cli.choices import PICTURES_TOGETHER
+from sinkscope.cli.groups import add_command
+from sinkscope.cli.options import BatchSize, Device, Json, limit_option
+from sinkscope.cli.select.opening import (
+    DataOptions,
+    OneModel,
+    Overwrite,
+    Part,
+    check_figure,
+    notes_on_default,
+    open_selective,
+)
+from sinkscope.files import make_folder
+
+if TYPE_CHECKING:
+    from sinkscope.selection.agreement import Agreement
+    from sinkscope.selection.data import ImageSet
+    from sinkscope.selection.grid import Measure
 
 CAPTION = (
     "correlation: Spearman's of the scores, over the patches that are still there; overlap: share of the gate's choice "
@@ -30,27 +37,39 @@ CAPTION = (
 
 def add_to(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("agree")(takes_groups(_agree))
+    add_command(app, "agree", _agree)
 
 
 def _agree(
     pictures_from: DataOptions,
     model: OneModel = None,
     alpha: Annotated[float, typer.Option(help="Share of the patches.")] = 0.3,
-    n: Annotated[int, typer.Option("--n", "--limit", min=1, help="The first so many pictures.")] = 500,
+    limit: Annotated[int, limit_option("The first so many pictures.")] = 500,
     split: Part = "test",
-    batch_size: Annotated[int, typer.Option(min=1, help="Pictures run together.")] = BATCH,
+    batch_size: BatchSize = PICTURES_TOGETHER,
     out: Annotated[Path | None, typer.Option(help="Also a figure: .svg, .pdf or .png.")] = None,
     overwrite: Overwrite = False,
     device: Device = None,
     as_json: Json = False,
 ) -> None:
     """Compare what gates choose with attention sinks, class attention and key norms of the same network."""
-    check_alpha(alpha)
     check_figure(out, overwrite=overwrite)
+    import torch
+
+    from sinkscope.report.figures import write_figure
+    from sinkscope.report.figures.panels import owner
+    from sinkscope.report.selection import agreement_bars
+    from sinkscope.report.selection.naming import model_title
+    from sinkscope.selection.agreement import agreement
+    from sinkscope.selection.budgets import check_alpha
+    from sinkscope.selection.grid import measure_on
+
+    check_alpha(alpha)
     trained = open_selective(model, device)
+    notes = notes_on_default(model, pictures_from.data)
     part: ImageSet = getattr(pictures_from.splits(trained), split)
-    measure = measure_on(trained, part, split=split, n=n, batch_size=batch_size)
+    measure = measure_on(trained, part, split=split, n=limit, batch_size=batch_size)
+    measure = replace(measure, notes=(*notes, *measure.notes))
     with console.progress(as_json) as bar:
         task = bar.add_task("pictures", total=measure.n)
         parts = []
@@ -109,6 +128,6 @@ def _tell(
     columns = ["gate before block", "beside", "correlation", "overlap", "chance"]
     console.out.print(console.table(title, columns, rows, caption=CAPTION))
     for note in measure.notes:
-        typer.echo(f"note: {note}")
+        console.say(f"note: {note}")
     if out is not None:
-        typer.echo(f"{out}: overlap beside chance, gate by gate")
+        console.say(f"{out}: overlap beside chance, gate by gate")

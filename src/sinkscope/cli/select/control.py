@@ -1,70 +1,62 @@
 """`sinkscope select control`: which share and rate to send at, slot by slot, under a limit on the mean rate."""
 
+from __future__ import annotations
+
+import sys
 from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-import numpy as np
 import typer
 
-from sinkscope.cli.groups import OptionGroup, takes_groups
-from sinkscope.cli.options import Device, Json
-from sinkscope.cli.select.control_report import SLACK, Controlled, tell
+from sinkscope.cli.choices import PROCESSES, check_names
+from sinkscope.cli.groups import OptionGroup, add_command
+from sinkscope.cli.options import MOST, Device, Json
 from sinkscope.cli.select.measuring import TableOptions, read_table, write_table
-from sinkscope.cli.select.opening import OneModel, Overwrite, check_figure, open_selective
+from sinkscope.cli.select.opening import OneModel, Overwrite, check_figure, notes_on_default, open_selective
 from sinkscope.errors import UserError
-from sinkscope.report.figures import write_figure
-from sinkscope.report.outputs import make_folder, require_place
-from sinkscope.report.selection import queue_over_time
+from sinkscope.files import make_folder, require_place
 from sinkscope.seeds import MOST_SEED
-from sinkscope.selection.control import (
-    CONTROLLERS,
-    PROCESSES,
-    DriftPlusPenalty,
-    OperatingTable,
-    SnrProcess,
-    choose_v,
-    find_controller,
-    find_process,
-    simulate,
-)
+
+if TYPE_CHECKING:
+    from sinkscope.selection.control import OperatingTable, SnrProcess
 
 STD = 5.0
 TRIED = (*(10.0 ** (half / 2) for half in range(6, -13, -1)), 0.0)
 """V over mu; 0 sends the least that can be."""
 _TUNING = 10_000
-_TINY = np.finfo(float).tiny
-_ALLOWS_ALL = OperatingTable(
-    alphas=(1.0,), rates=(1.0,), snrs=(0.0,), accuracy=np.zeros((1, 1, 1)), rho=np.full((1, 1), _TINY),
-    latency=np.full(1, _TINY), split="validation",
-)  # fmt: skip
-"""Settings that are refused even with this table can't be, whatever will be measured."""
 
 
 def add_to(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("control")(takes_groups(_control))
+    add_command(app, "control", _control)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessOptions(OptionGroup):
     """How the SNR varies."""
 
-    process: Annotated[str, typer.Option(help=f"How the SNR varies: {', '.join(sorted(PROCESSES))}.")] = "gaussian"
+    panel: ClassVar[str] = "How the SNR varies"
+
+    process: Annotated[str, typer.Option(help=f"How the SNR varies: {', '.join(PROCESSES)}.")] = "gaussian"
     snr_mean: Annotated[float, typer.Option(help="In dB; of a constant one, all of it.")] = 10.0
     snr_std: Annotated[float | None, typer.Option(help=f"In dB, of a gaussian one: {STD:g}.")] = None
     correlation: Annotated[float | None, typer.Option(help="From slot to slot, of a fading one: 0.")] = None
-    slots: Annotated[int, typer.Option(min=1, help="Of the run.")] = 2000
+    slots: Annotated[int, typer.Option(min=1, max=MOST, help="Of the run.")] = 2000
     seed: Annotated[
         int, typer.Option(min=0, max=MOST_SEED, help="Of SNRs, and of the noise that the table is measured under.")
     ] = 0
 
+    def __post_init__(self) -> None:
+        check_names("SNR process", [self.process], PROCESSES)
+
     def made(self) -> SnrProcess:
-        """The process. Raises `UserError` for an unknown one, and for an option that is another's."""
-        if self.process not in PROCESSES:
-            find_process(self.process)  # says which there are
-        takes = signature(PROCESSES[self.process]).parameters
+        """The process. Raises `UserError` for an option that is another's."""
+        from sinkscope.selection.control import PROCESSES as KINDS
+        from sinkscope.selection.control import find_process
+
+        takes = signature(KINDS[self.process]).parameters
         asked = {"std": self.snr_std, "correlation": self.correlation}
         given = {name: value for name, value in asked.items() if value is not None}
         foreign = [name for name in given if name not in takes]
@@ -79,7 +71,11 @@ class ProcessOptions(OptionGroup):
 class RuleOptions(OptionGroup):
     """What the controller may and must."""
 
-    limit: Annotated[float, typer.Option(help="On the mean rate: complex symbols over the numbers of a picture.")]
+    panel: ClassVar[str] = "What is allowed"
+
+    mean_rate: Annotated[
+        float, typer.Option(help="Limit on the mean rate: complex symbols over the numbers of a picture.")
+    ]
     latency_ms: Annotated[float | None, typer.Option(help="A picture may take so long, both sides together.")] = None
     v: Annotated[
         float | None, typer.Option(help="Weight of the accuracy; the largest that keeps the limit in another run.")
@@ -93,15 +89,27 @@ class RuleOptions(OptionGroup):
 
     def check(self) -> None:
         """Raise `UserError` for what no table would allow."""
-        DriftPlusPenalty(_ALLOWS_ALL, self.limit, self.v or 0.0, **self.settings)
+        import numpy as np
+
+        from sinkscope.selection.control import DriftPlusPenalty, OperatingTable
+
+        tiny = sys.float_info.min
+        allows_all = OperatingTable(
+            alphas=(1.0,), rates=(1.0,), snrs=(0.0,), accuracy=np.zeros((1, 1, 1)), rho=np.full((1, 1), tiny),
+            latency=np.full(1, tiny), split="validation",
+        )  # fmt: skip
+        DriftPlusPenalty(allows_all, self.mean_rate, self.v or 0.0, **self.settings)
 
     def weight(self, table: OperatingTable, process: SnrProcess, slots: int, seed: int) -> float:
         """V: as given, or the largest tried that keeps the limit over a run of its own, within a hundredth."""
         if self.v is not None:
             return self.v
+        from sinkscope.cli.select.control_report import SLACK
+        from sinkscope.selection.control import choose_v
+
         tried = process.draw(min(slots, _TUNING), seed + 1)
         values = [self.mu * one for one in TRIED]
-        return choose_v(table, self.limit, values, tried, last=len(tried), slack=SLACK, **self.settings)
+        return choose_v(table, self.mean_rate, values, tried, last=len(tried), slack=SLACK, **self.settings)
 
 
 def _control(
@@ -119,34 +127,39 @@ def _control(
     as_json: Json = False,
 ) -> None:
     """Simulate a controller on a channel that varies, beside the best fixed setting and one who knows the future."""
+    _check_places(table, save_table, out, overwrite)
+    from sinkscope.cli.select.control_report import Controlled, tell
+    from sinkscope.report.figures import write_figure
+    from sinkscope.report.selection import queue_over_time
+    from sinkscope.selection.control import CONTROLLERS, DriftPlusPenalty, find_controller, simulate
+
     process = varying.made()
     rules.check()
     measuring.check(timed=rules.latency_ms is not None)
-    _check_places(table, save_table, out, overwrite)
     snrs, notes = process.draw(varying.slots, varying.seed), []
     if table is not None:
         _check_unused(table, model, device, measuring)
         known = read_table(table)
     else:
         trained = open_selective(model, device)
-        known, measure = measuring.measure(trained, limit=rules.limit, seed=varying.seed, quiet=as_json)
-        notes = list(measure.notes)
+        known, measure = measuring.measure(trained, limit=rules.mean_rate, seed=varying.seed, quiet=as_json)
+        notes = [*notes_on_default(model, measuring.data), *measure.notes]
         if save_table is not None:
             write_table(save_table, known)
     V = rules.weight(known, process, varying.slots, varying.seed)
     own = {DriftPlusPenalty.name: {"V": V}}
     runs = {
-        name: simulate(find_controller(name, known, rules.limit, **rules.settings, **own.get(name, {})), snrs)
+        name: simulate(find_controller(name, known, rules.mean_rate, **rules.settings, **own.get(name, {})), snrs)
         for name in sorted(CONTROLLERS)
     }
     found = Controlled(
-        table=known, runs=runs, process=process, limit=rules.limit, V=V, mu=rules.mu, latency_ms=rules.latency_ms,
+        table=known, runs=runs, process=process, limit=rules.mean_rate, V=V, mu=rules.mu, latency_ms=rules.latency_ms,
         seed=varying.seed, chosen=rules.v is None, out=out, notes=tuple(notes),
     )  # fmt: skip
     if out is not None:
         make_folder(out.parent)
         write_figure(
-            queue_over_time(found.adaptive, rules.limit, title=found.title, settings=f"table: {known.split}"), out
+            queue_over_time(found.adaptive, rules.mean_rate, title=found.title, settings=f"table: {known.split}"), out
         )
     tell(found, as_json)
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import typer
 
 from sinkscope.cli import console
 from sinkscope.selection.control import DriftPlusPenalty, Fixed, OperatingTable, Oracle, Simulation, SnrProcess
@@ -73,9 +72,9 @@ def tell(found: Controlled, as_json: bool) -> None:
     console.out.print(console.table(found.title, columns, rows, caption=caption))
     console.out.print(_points(found))
     for sentence in said(found):
-        typer.echo(sentence)
+        console.say(sentence)
     if found.out is not None:
-        typer.echo(f"{found.out}: SNR, choices, rate and queue over the slots")
+        console.say(f"{found.out}: SNR, choices, rate and queue over the slots")
 
 
 def said(found: Controlled) -> list[str]:

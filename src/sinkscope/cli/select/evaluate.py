@@ -1,46 +1,54 @@
 """`sinkscope select evaluate`: what a trained selection is worth, share by share and SNR by SNR, beside chance."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import inf
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
+from sinkscope.cli import console
+from sinkscope.cli.choices import (
+    ALPHAS,
+    CHANNELS,
+    DEFAULT_SELECTORS,
+    DIGITAL,
+    MODES,
+    PICTURES,
+    PICTURES_TOGETHER,
+    RATES,
+    SELECTORS,
+    SHIPPED,
+    check_names,
+)
 from sinkscope.cli.grid_progress import grid_progress, laying_out
 from sinkscope.cli.grid_report import Findings, print_findings, write_findings
-from sinkscope.cli.groups import OptionGroup, takes_groups
+from sinkscope.cli.groups import OptionGroup, add_command
 from sinkscope.cli.keeping import KeepingOptions
-from sinkscope.cli.options import Device, Json, names, numbers
-from sinkscope.cli.select.opening import DataOptions, Overwrite, Part, check_figure, open_selective, read_channel
-from sinkscope.errors import UserError
-from sinkscope.selection.channels import CHANNELS
-from sinkscope.selection.data import ImageSet
-from sinkscope.selection.digital import DIGITAL
-from sinkscope.selection.grid import (
-    BATCH,
-    DEFAULT_ALPHAS,
-    DEFAULT_RATES,
-    DEFAULT_SELECTORS,
-    PICTURES,
-    Grid,
-    Measure,
-    Point,
-    Row,
-    compare_selectors,
-    contrasts,
-    measure_on,
-    points,
-    read_rows,
-    records,
-    tables_for,
-    verdicts,
-    widest,
+from sinkscope.cli.options import MOST, BatchSize, Device, Json, limit_option, names, numbers, several
+from sinkscope.cli.select.measuring import read_snr
+from sinkscope.cli.select.opening import (
+    DataOptions,
+    Overwrite,
+    Part,
+    check_figure,
+    notes_on_default,
+    open_selective,
+    read_channel,
 )
-from sinkscope.selection.modes import MODES
-from sinkscope.selection.saved import SHIPPED, Trained
-from sinkscope.selection.selectors import SELECTORS
+from sinkscope.errors import UserError
+from sinkscope.seeds import MOST_SEED
+
+if TYPE_CHECKING:
+    from sinkscope.selection.data import ImageSet
+    from sinkscope.selection.grid import Grid, Measure, Point, Row
+    from sinkscope.selection.saved import Trained
+
+_SELECTORS = ",".join(DEFAULT_SELECTORS)
+_ALPHAS, _RATES = (",".join(f"{one:g}" for one in default) for default in (ALPHAS, RATES))
+_SNRS, _CHANNEL, _DB = "none,0", "awgn", "decibels, none and inf"
 
 _AT_CAPACITY = (
     "{} arrive without error at the capacity of white noise, which no real code reaches: what they are given is a bound"
@@ -49,52 +57,76 @@ _AT_CAPACITY = (
 
 def add_to(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("evaluate")(takes_groups(_evaluate))
+    add_command(app, "evaluate", _evaluate)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SendingOptions(OptionGroup):
     """Who chooses, how much is sent, and over what."""
 
-    selector: Annotated[str, typer.Option(metavar="NAME,...", help=f"Who chooses: {', '.join(sorted(SELECTORS))}.")] = (
-        ",".join(DEFAULT_SELECTORS)
-    )
-    digital: Annotated[
-        str | None,
-        typer.Option(metavar="NAME,...", help=f"Also the picture as a file, over awgn: {', '.join(sorted(DIGITAL))}."),
+    panel: ClassVar[str] = "What is sent"
+
+    selector: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME,...", help=f"Who chooses: {', '.join(SELECTORS)}; {_SELECTORS} if left out."),
     ] = None
-    alpha: Annotated[str, typer.Option(metavar="0.1,...", help="Shares of the patches.")] = ",".join(
-        f"{alpha:g}" for alpha in DEFAULT_ALPHAS
-    )
+    digital: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME,...", help=f"Also the picture as a file, over awgn: {', '.join(DIGITAL)}."),
+    ] = None
+    alpha: Annotated[
+        list[str] | None, typer.Option(metavar="0.1,...", help=f"Shares of the patches; {_ALPHAS} if left out.")
+    ] = None
     snr: Annotated[
-        str, typer.Option(metavar="none,0,...", help="In dB; inf: codec without noise, none: tokens as they are.")
-    ] = "none,0"
-    rate: Annotated[str, typer.Option(metavar="0.25,...", help="Complex symbols a token over its width.")] = ",".join(
-        f"{rate:g}" for rate in DEFAULT_RATES
-    )
-    channel: Annotated[
-        str,
-        typer.Option(metavar="NAME,...", help=f"{', '.join(sorted(CHANNELS))}; parameters as in erasure:loss=0.2."),
-    ] = "awgn"
-    mode: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
-            metavar="NAME,...", help=f"How the gates keep the budget: {', '.join(sorted(MODES))}; as trained."
+            metavar="none,0,...",
+            help=f"In dB; inf: codec without noise, none: tokens as they are. {_SNRS} if left out.",
         ),
     ] = None
-    draws: Annotated[int, typer.Option(min=1, help="Draws of random patches and of noise.")] = 1
-    seed: Annotated[int, typer.Option(help="Of random patches and of noise.")] = 0
+    rate: Annotated[
+        list[str] | None,
+        typer.Option(metavar="0.25,...", help=f"Complex symbols a token over its width; {_RATES} if left out."),
+    ] = None
+    channel: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME,...",
+            help=f"{', '.join(CHANNELS)}; parameters as in erasure:loss=0.2. {_CHANNEL} if left out.",
+        ),
+    ] = None
+    mode: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME,...", help=f"How the gates keep the budget: {', '.join(MODES)}; as trained."),
+    ] = None
+    draws: Annotated[int, typer.Option(min=1, max=MOST, help="Draws of random patches and of noise.")] = 1
+    seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="Of random patches and of noise.")] = 0
+
+    def __post_init__(self) -> None:
+        check_names("selector", names("--selector", self.selector), SELECTORS)
+        check_names("digital way", names("--digital", self.digital), DIGITAL)
+        check_names("mode", names("--mode", self.mode), MODES)
+        if all(snr is None for snr in self._snrs) and not self.digital:
+            for option, given in (("--rate", self.rate), ("--channel", self.channel)):
+                if given:
+                    raise UserError(f"{option} is of a channel, and --snr none uses none: add an SNR, or leave it out")
+
+    @property
+    def _snrs(self) -> tuple[float | None, ...]:
+        return several("--snr", self.snr or [_SNRS], lambda text: None if text == "none" else read_snr(text), _DB)
 
     def grid(self) -> Grid:
         """What is varied. Raises `UserError` for values that no model could follow."""
+        from sinkscope.selection.grid import Grid
+
         return Grid(
-            selectors=names("--selector", self.selector),
-            digital=() if self.digital is None else names("--digital", self.digital),
-            alphas=numbers("--alpha", self.alpha),
-            snrs=[_snr(text) for text in names("--snr", self.snr)],
-            rates=numbers("--rate", self.rate),
-            channels=[read_channel(text) for text in names("--channel", self.channel)],
-            modes=(None,) if self.mode is None else names("--mode", self.mode),
+            selectors=names("--selector", self.selector or [_SELECTORS]),
+            digital=names("--digital", self.digital),
+            alphas=numbers("--alpha", self.alpha or [_ALPHAS]),
+            snrs=self._snrs,
+            rates=numbers("--rate", self.rate or [_RATES]),
+            channels=[read_channel(text) for text in names("--channel", self.channel or [_CHANNEL])],
+            modes=names("--mode", self.mode) or (None,),
             draws=self.draws,
             seed=self.seed,
         )
@@ -105,8 +137,8 @@ class PictureOptions(DataOptions):
     """Which pictures."""
 
     split: Part = "test"
-    n: Annotated[int, typer.Option("--n", "--limit", min=1, help="The first so many pictures.")] = PICTURES
-    batch_size: Annotated[int, typer.Option(min=1, help="Pictures run together; noise is drawn for a batch.")] = BATCH
+    limit: Annotated[int, limit_option("The first so many pictures.")] = PICTURES
+    batch_size: BatchSize = PICTURES_TOGETHER
 
     def measures(self, trained: Sequence[Trained]) -> list[Measure]:
         """Every model on the same pictures. Raises `UserError` for models of different data, unless some are named."""
@@ -115,8 +147,10 @@ class PictureOptions(DataOptions):
             raise UserError(
                 f"these models were trained on {' and '.join(sources)}: say which to use, --data {sources[0]}"
             )
+        from sinkscope.selection.grid import measure_on
+
         part: ImageSet = getattr(self.splits(trained[0]), self.split)
-        return [measure_on(one, part, split=self.split, n=self.n, batch_size=self.batch_size) for one in trained]
+        return [measure_on(one, part, split=self.split, n=self.limit, batch_size=self.batch_size) for one in trained]
 
 
 def _evaluate(
@@ -138,6 +172,8 @@ def _evaluate(
 ) -> None:
     """Classify pictures of which only a share is sent, and compare ways to choose it. Several models are pooled."""
     check_figure(figure, overwrite=overwrite)
+    from sinkscope.selection.grid import compare_selectors
+
     grid = sending.grid()  # before a model is loaded for nothing
     with keeping.told_at_interrupt():
         with laying_out(as_json, "reading models and pictures"):
@@ -148,17 +184,20 @@ def _evaluate(
             measures = pictures.measures(trained)
         with grid_progress(as_json) as observer:
             rows = compare_selectors(measures, grid, out=keeping.out, resume=keeping.resume, observer=observer)
-    notes = [note for measure in measures for note in measure.notes]
+    notes = [*notes_on_default(models, pictures.data), *(note for one in measures for note in one.notes)]
     if grid.digital:
         notes.append(_AT_CAPACITY.format(" and ".join(grid.digital)))
     _report(rows, list(dict.fromkeys(notes)), keeping.out, as_json)
     if figure is not None:
+        from sinkscope.files import make_folder
         from sinkscope.report.figures import write_figure
-        from sinkscope.report.outputs import make_folder
         from sinkscope.report.selection import accuracy_by_share
 
         make_folder(figure.parent)
         write_figure(accuracy_by_share(rows), figure)
+    elif not as_json:
+        again = ["--out", keeping.out, "--resume"] if keeping.out is not None else []
+        console.say_next(("select", "evaluate", *(models or ()), *again, "--figure", "accuracy.svg"))
 
 
 def _check_drawn_together(trained: Sequence[Trained], grid: Grid) -> None:
@@ -174,6 +213,8 @@ def _check_drawn_together(trained: Sequence[Trained], grid: Grid) -> None:
 def _report(rows: list[Row], notes: list[str], out: Path | None, as_json: bool) -> None:
     """People see the models together where there are several; files and JSON hold each one's numbers too, and files
     the cells of earlier grids in the folder."""
+    from sinkscope.selection.grid import points, read_rows, widest
+
     found = points(rows)
     said = _findings(found, notes)
     if out is not None:
@@ -184,15 +225,8 @@ def _report(rows: list[Row], notes: list[str], out: Path | None, as_json: bool) 
 
 
 def _findings(found: list[Point], notes: list[str]) -> Findings:
+    from sinkscope.selection.grid import contrasts, records, tables_for, verdicts
+
     every = records(found)
     compared = [one.to_dict() for one in contrasts(found)]
     return Findings(tables=tables_for(every), records=every, contrasts=compared, verdicts=verdicts(found), notes=notes)
-
-
-def _snr(text: str) -> float | None:
-    if text == "none":
-        return None
-    try:
-        return inf if text == "inf" else float(text)
-    except ValueError:
-        raise UserError(f"--snr takes decibels, none and inf with commas between them, got {text!r}") from None

@@ -1,44 +1,58 @@
 """`sinkscope select maps`: which patches of some pictures are kept, as a figure."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sinkscope.cli import console
-from sinkscope.cli.groups import takes_groups
-from sinkscope.cli.options import Device, Json, names, numbers
-from sinkscope.cli.select.opening import DataOptions, OneModel, Overwrite, Part, check_figure, open_selective
-from sinkscope.report.figures import write_figure
-from sinkscope.report.outputs import make_folder
-from sinkscope.report.selection import Choice, check_choices, choices, kept_maps
-from sinkscope.report.selection.naming import model_title
+from sinkscope.cli.choices import MODES, SELECTORS, check_names
+from sinkscope.cli.groups import add_command
+from sinkscope.cli.options import MOST, Device, Json, names, numbers
+from sinkscope.cli.select.opening import (
+    DataOptions,
+    OneModel,
+    Overwrite,
+    Part,
+    check_figure,
+    notes_on_default,
+    open_selective,
+)
+from sinkscope.files import make_folder
 from sinkscope.seeds import MOST_SEED
-from sinkscope.selection.data import ImageSet
-from sinkscope.selection.grid import WHOLE, Measure, measure_on
-from sinkscope.selection.modes import MODES
-from sinkscope.selection.selectors import SELECTORS
+
+if TYPE_CHECKING:
+    from sinkscope.report.selection import Choice
+    from sinkscope.selection.data import ImageSet
+    from sinkscope.selection.grid import Measure
 
 
 def add_to(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("maps")(takes_groups(_maps))
+    add_command(app, "maps", _maps)
 
 
 def _maps(
     pictures_from: DataOptions,
     model: OneModel = None,
-    alpha: Annotated[str, typer.Option(metavar="0.1,...", help="Shares of the patches, a column each.")] = (
-        "0.1,0.3,0.5"
-    ),
-    selector: Annotated[str, typer.Option(metavar="NAME,...", help=f"Who chooses: {', '.join(sorted(SELECTORS))}.")] = (
-        "gates"
-    ),
-    mode: Annotated[
-        str | None, typer.Option(help=f"How the gates keep the budget: {', '.join(sorted(MODES))}; as trained.")
+    alpha: Annotated[
+        list[str] | None,
+        typer.Option(metavar="0.1,...", help="Shares of the patches, a column each; 0.1,0.3,0.5 if left out."),
     ] = None,
-    pictures: Annotated[int, typer.Option(min=1, help="How many, of different classes as far as there are.")] = 6,
+    selector: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME,...", help=f"Who chooses: {', '.join(SELECTORS)}; gates if left out."),
+    ] = None,
+    mode: Annotated[
+        str | None, typer.Option(help=f"How the gates keep the budget: {', '.join(MODES)}; as trained.")
+    ] = None,
+    pictures: Annotated[
+        int, typer.Option(min=1, max=MOST, help="How many, of different classes as far as there are.")
+    ] = 6,
     seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="Another seed takes other pictures.")] = 0,
     split: Part = "test",
     out: Annotated[Path, typer.Option(help="File of the figure: .svg, .pdf or .png.")] = Path("maps.svg"),
@@ -47,12 +61,21 @@ def _maps(
     as_json: Json = False,
 ) -> None:
     """Draw which patches are kept, on pictures one under the other, and what each is then taken for."""
-    alphas, selectors = numbers("--alpha", alpha), names("--selector", selector)
+    alphas, selectors = numbers("--alpha", alpha or ["0.1,0.3,0.5"]), names("--selector", selector or ["gates"])
+    check_names("selector", selectors, SELECTORS)
+    check_names("mode", [] if mode is None else [mode], MODES)
+    from sinkscope.report.figures import write_figure
+    from sinkscope.report.selection import check_choices, choices, kept_maps
+    from sinkscope.report.selection.naming import model_title
+    from sinkscope.selection.grid import measure_on
+
     check_choices(alphas, selectors, mode)
     check_figure(out, overwrite=overwrite)
     trained = open_selective(model, device)
+    notes = notes_on_default(model, pictures_from.data)
     part: ImageSet = getattr(pictures_from.splits(trained), split)
     measure = measure_on(trained, part.take(pictures, seed=seed), split=split, n=min(pictures, len(part)))
+    measure = replace(measure, notes=(*notes, *measure.notes))
     columns = choices(trained.model, measure.data, alphas=alphas, selectors=selectors, mode=mode)
     chosen = f"chosen by {selectors[0]}" if len(selectors) == 1 else ""
     figure = kept_maps(
@@ -79,8 +102,8 @@ def _tell(out: Path, measure: Measure, columns: Sequence[Choice], as_json: bool)
     caption = "too few pictures to tell ways apart: sinkscope select evaluate"
     console.out.print(console.table(data.name, ["patches", "share", "sent", "right"], table, caption=caption))
     for note in measure.notes:
-        typer.echo(f"note: {note}")
-    typer.echo(f"{out}: {console.counted(len(data), 'picture')}, {console.counted(len(columns), 'column')}")
+        console.say(f"note: {note}")
+    console.say(f"{out}: {console.counted(len(data), 'picture')}, {console.counted(len(columns), 'column')}")
 
 
 def _sent(choice: Choice) -> str:
@@ -92,6 +115,8 @@ def _sent(choice: Choice) -> str:
 
 def _picture(data: ImageSet, columns: Sequence[Choice], row: int) -> dict[str, Any]:
     """As JSON; kept: numbers of patches, row by row from 0."""
+    from sinkscope.selection.grid import WHOLE
+
     label = int(data.labels[row])
     shown = [
         {

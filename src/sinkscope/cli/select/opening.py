@@ -1,21 +1,25 @@
 """What commands that show one model take: the model, its pictures, and where a figure goes."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import typer
 
+from sinkscope.cli.choices import CHANNELS, FORMATS, SHIPPED, check_names
 from sinkscope.cli.groups import OptionGroup
+from sinkscope.cli.options import MOST, finite
 from sinkscope.errors import UserError
-from sinkscope.families.model import parse_device
-from sinkscope.report.figures import FORMATS
-from sinkscope.report.outputs import require_place
+from sinkscope.files import require_place
 from sinkscope.seeds import MOST_SEED
-from sinkscope.selection.channels import Channel, find_channel
-from sinkscope.selection.data import Splits, default_source, load_images
-from sinkscope.selection.saved import SHIPPED, Trained, load_selective
+
+if TYPE_CHECKING:
+    from sinkscope.selection.channels import Channel
+    from sinkscope.selection.data import Splits
+    from sinkscope.selection.saved import Trained
 
 OneModel = Annotated[
     str | None,
@@ -31,11 +35,14 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a file tha
 class DataOptions(OptionGroup):
     """Where pictures come from."""
 
+    panel: ClassVar[str] = "Which pictures"
+
     data: Annotated[
         str | None, typer.Option(help="fashion-mnist, digits, folder:PATH or hub:NAME; what the model was trained on.")
     ] = None
     image_size: Annotated[
-        int | None, typer.Option(min=1, help="Scale and crop pictures to this side; for its own data the model's.")
+        int | None,
+        typer.Option(min=1, max=MOST, help="Scale and crop pictures to this side; for its own data the model's."),
     ] = None
     data_seed: Annotated[
         int | None,
@@ -44,6 +51,8 @@ class DataOptions(OptionGroup):
 
     def splits(self, trained: Trained) -> Splits:
         """All parts, of the size that the model was trained at where these are its own data."""
+        from sinkscope.selection.data import load_images
+
         _, rows, columns = trained.model.backbone.image_shape
         source = self.data or trained.source
         own = source == trained.source and rows == columns
@@ -51,8 +60,19 @@ class DataOptions(OptionGroup):
         return load_images(source, size=size, seed=self.data_seed or 0)
 
 
+def notes_on_default(*named: object) -> list[str]:
+    """What to say where neither a model nor data were named; nothing otherwise."""
+    from sinkscope.selection.data import about_default
+
+    return [] if any(named) else [about_default()]
+
+
 def open_selective(name: str | None, device: str | None) -> Trained:
     """The model of this name, or the one that ships; on a device."""
+    from sinkscope.families.model import parse_device
+    from sinkscope.selection.data import default_source
+    from sinkscope.selection.saved import load_selective
+
     place = parse_device(device)
     trained = load_selective(name or default_source())
     trained.model.to(place)
@@ -62,6 +82,9 @@ def open_selective(name: str | None, device: str | None) -> Trained:
 def read_channel(text: str) -> Channel:
     """A channel with its parameters: "erasure:loss=0.2". Raises `UserError` for what is none."""
     name, *parts = text.split(":")
+    check_names("channel", [name], CHANNELS)
+    from sinkscope.selection.channels import find_channel
+
     takes = signature(type(find_channel(name))).parameters
     given: dict[str, float] = {}
     for part in parts:
@@ -69,7 +92,7 @@ def read_channel(text: str) -> Channel:
         if key not in takes:
             raise UserError(f"the channel {name} has no parameter {key!r}")
         try:
-            given[key] = float(value)
+            given[key] = finite(value)
         except ValueError:
             raise UserError(
                 f"--channel takes parameters as name:parameter=number, erasure:loss=0.2 for example; got {text!r}"

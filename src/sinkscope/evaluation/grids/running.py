@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from sinkscope.compression.identity import identity_of
-from sinkscope.errors import UserError
+from sinkscope.errors import UserError, memory_advice
 from sinkscope.evaluation.grids.progress import Observer, Watch
 from sinkscope.evaluation.grids.rows import PACKAGES
 from sinkscope.evaluation.grids.store import CellForm, CellStore, open_cells
-from sinkscope.evaluation.memory import memory_advice
 from sinkscope.families import Model
 
 

@@ -1,7 +1,8 @@
 """`sinkscope-lm-eval`: the harness's own command line, with our model known to it.
 
 Arguments and output are those of `lm_eval`. A mistake of the user's is one line and exit code 2: our own messages, data
-that can't be fetched, and what the harness itself refuses in its arguments.
+that can't be fetched, and what the harness itself refuses in its arguments. Ctrl-C ends it with code 130, SIGTERM with
+143.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import sys
 from types import TracebackType
 
-from sinkscope.errors import UserError
+from sinkscope.errors import MISTAKE, UserError, end_at_sigterm, interrupt_code, one_line
 from sinkscope.evaluation.harness.registering import register
 
 _REFUSING = ("lm_eval.config.evaluate_config", "lm_eval.evaluator")
@@ -22,6 +23,7 @@ _LOCAL = (
 
 def main() -> None:
     """Run the harness with the process's arguments and exit."""
+    end_at_sigterm()
     try:
         register()
         from lm_eval.__main__ import cli_evaluate  # reads the command line itself
@@ -29,6 +31,8 @@ def main() -> None:
         cli_evaluate()
     except UserError as error:
         _fail(str(error))
+    except KeyboardInterrupt as interrupt:
+        _fail("interrupted; the harness keeps nothing before its end, run it again", interrupt_code(interrupt))
     except (ConnectionError, FileNotFoundError) as error:
         _fail(f"a task needs what can't be had here: {error}; {_LOCAL}")
     except ValueError as error:
@@ -37,9 +41,9 @@ def main() -> None:
         _fail(str(error))
 
 
-def _fail(message: str) -> None:
-    print(f"sinkscope-lm-eval: {' '.join(message.split())}", file=sys.stderr)
-    sys.exit(2)
+def _fail(message: str, code: int = MISTAKE) -> None:
+    print(f"sinkscope-lm-eval: {one_line(message)}", file=sys.stderr)
+    sys.exit(code)
 
 
 def _origin(traceback: TracebackType | None) -> str:

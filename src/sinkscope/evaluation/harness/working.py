@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from sinkscope.evaluation.memory import memory_advice
+from sinkscope.errors import memory_advice
 
 
 @contextmanager

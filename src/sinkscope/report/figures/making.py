@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sinkscope.errors import UserError
+from sinkscope.files import make_folder, require_folder
 from sinkscope.report.figures.inputs import Inputs
 from sinkscope.report.figures.registry import FIGURES, find_figure
 from sinkscope.report.figures.style import FORMATS, write_figure
-from sinkscope.report.outputs import make_folder, require_folder
 from sinkscope.trace.reading import reading_values
 
 
@@ -29,18 +29,31 @@ class Made:
 def check_figures(out: Path, *, ending: str = "svg", only: Sequence[str] = (), overwrite: bool = False) -> list[str]:
     """Names of the figures asked, all without `only`; the folder is not made yet.
 
-    Raises `UserError` for an unknown figure or ending, a file in place of the folder, and for files that exist already
-    unless `overwrite`, and where the folder can't be made.
+    Raises `UserError` for an unknown figure or ending, a file in place of the folder, a folder that holds other files
+    than figures, figures that exist already unless `overwrite`, and where the folder can't be made.
     """
     names = [find_figure(name).name for name in dict.fromkeys(only)] or sorted(FIGURES)
     if ending not in FORMATS:
         raise UserError(f"unknown format {ending!r}: use one of {', '.join(FORMATS)}")
     require_folder(out, "the figures")
+    others = _others(out)
+    if others:
+        raise UserError(f"{out} holds other files ({others[0]}): name a new folder, or one with figures alone")
     there = [file for name in names if (file := out / f"{name}.{ending}").exists()]
     if there and not overwrite:
         more = f" and {len(there) - 1} more" if len(there) > 1 else ""
         raise UserError(f"{there[0]}{more} exists already: replace it (--overwrite) or name another folder")
     return names
+
+
+def _others(out: Path) -> list[str]:
+    """What stands in the folder and is no figure by its name, nor what a kill left of one."""
+    try:
+        there = [one.name for one in out.iterdir()] if out.exists() else []
+    except OSError as error:
+        raise UserError(f"{out} can't be read ({error.strerror}): name another folder") from error
+    own = {f"{name}.{ending}" for name in FIGURES for ending in FORMATS}
+    return sorted(name for name in there if name not in own and not name.endswith(".unfinished"))
 
 
 def make_figures(

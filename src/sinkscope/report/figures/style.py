@@ -24,7 +24,7 @@ from matplotlib.colors import Colormap, ListedColormap
 from matplotlib.figure import Figure
 
 from sinkscope.errors import UserError
-from sinkscope.report.outputs import write_whole
+from sinkscope.files import write_whole
 
 FORMATS = ("svg", "pdf", "png")
 FONT = "DejaVu Sans"

@@ -21,7 +21,7 @@ from math import prod
 from pathlib import Path
 
 from sinkscope.errors import UserError
-from sinkscope.report.outputs import make_folder, require_place, write_whole
+from sinkscope.files import make_folder, require_place, write_whole
 from sinkscope.report.page.document import Attention, Place, Stepwise, attention_arrays, carried, document_text
 from sinkscope.report.page.packing import Entry, Forecast, forecast
 from sinkscope.report.page.selecting import Showing, default_title

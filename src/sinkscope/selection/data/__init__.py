@@ -10,7 +10,7 @@ Every picture is held in memory as bytes; `check_memory` refuses what would take
 from sinkscope.discovery import import_modules
 from sinkscope.selection.data.base import Parts, Source
 from sinkscope.selection.data.images import ImageSet, Splits, as_bytes, normalised
-from sinkscope.selection.data.loading import default_source, load_images
+from sinkscope.selection.data.loading import about_default, default_source, load_images
 from sinkscope.selection.data.reading import describe_skipped
 from sinkscope.selection.data.registry import SOURCES, find_source
 
@@ -22,6 +22,7 @@ __all__ = [
     "Parts",
     "Source",
     "Splits",
+    "about_default",
     "as_bytes",
     "default_source",
     "describe_skipped",

@@ -33,3 +33,13 @@ def load_images(source: str, *, size: int | None = None, seed: int = 0, validati
 def default_source() -> str:
     """Fashion-MNIST where Debian's package is installed, else the digits that come with scikit-learn."""
     return "fashion-mnist" if is_installed() else "digits"
+
+
+def about_default() -> str:
+    """Which source that is, why, and how to get others, for whoever named none."""
+    if is_installed():
+        return "no data were named: Fashion-MNIST is taken, which is installed here; --data names others"
+    return (
+        "no data were named, and Fashion-MNIST is not installed: the digits that come with scikit-learn are taken "
+        "(8 x 8, an easier task); for Fashion-MNIST, apt install dataset-fashion-mnist, then --data fashion-mnist"
+    )

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from sinkscope.errors import UserError, refusing
+from sinkscope.errors import refusing
 from sinkscope.files import parse_json, read_regular, write_whole
 from sinkscope.selection.channels import find_channel, seed_channels
 from sinkscope.selection.data import ImageSet
@@ -67,12 +67,7 @@ def add_row(out: Path, row: Measured) -> None:
     """Add a line; the same pass is not told twice."""
     rows = [one for one in read_log(out) if (one["part"], one["number"]) != (row.part, row.number)]
     text = "".join(json.dumps(one) + "\n" for one in [*rows, asdict(row)])
-    try:
-        write_whole(out / LOG, text)
-    except OSError as error:
-        raise UserError(
-            f"{out / LOG} can't be written ({error.strerror or error}); finished passes are kept"
-        ) from error
+    write_whole(out / LOG, text)
 
 
 def read_log(out: Path) -> list[dict[str, Any]]:

@@ -22,8 +22,7 @@ import transformers
 from accelerate import Accelerator
 from torch.optim import Optimizer
 
-from sinkscope.errors import UserError, refusing
-from sinkscope.evaluation.memory import memory_advice
+from sinkscope.errors import UserError, memory_advice, refusing
 from sinkscope.families.model import parse_device
 from sinkscope.files import read_json, write_whole
 from sinkscope.selection.backbones import wrap

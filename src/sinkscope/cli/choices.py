@@ -1,0 +1,86 @@
+"""Names that options take, known without importing what they name: helps and mistakes in options come at once.
+
+What files itself in a folder is read from there. The rest is written down here, and a test compares both with what the
+rooms have.
+"""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import sinkscope
+from sinkscope.errors import UserError
+
+_FILED = re.compile(r'^@\w+\("([a-z0-9-]+)"', re.MULTILINE)
+
+
+def filed(folder: str) -> tuple[str, ...]:
+    """The names under which classes or functions of a folder of the package file themselves, in alphabetic order."""
+    files = (Path(sinkscope.__file__).parent / folder).glob("*.py")
+    return tuple(sorted(name for file in files for name in _FILED.findall(file.read_text(encoding="utf-8"))))
+
+
+def check_names(what: str, names: Iterable[str], known: tuple[str, ...]) -> None:
+    """Raise `UserError` for a name that is not known."""
+    for name in names:
+        if name not in known:
+            raise UserError(f"unknown {what} {name!r}: use one of {', '.join(known)}")
+
+
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+CONFIDENCE = ("max-prob", "margin", "entropy", "random")
+SCHEDULES = ("blocks", "dream")
+CACHES = ("prefix", "dual")
+KERNELS = ("one-pass", "two-pass")
+
+RULES = filed("sinks/rules")
+SCALES = ("sum", "percent", "mean")
+GROUPS = (
+    "prompt", "committed", "block-committed", "block-masked", "later", "masked", "block", "all-committed", "all",
+)  # fmt: skip
+CLASSES = ("mask", "special", "newline", "punctuation", "prompt", "other")
+SINK_TABLES = (
+    "overview", "layers", "heads", "epsilon", "tokens", "classes", "positions", "lifetimes", "motion", "stability",
+    "distances", "groups", "sink-k", "value-norms", "key-norms",
+)  # fmt: skip
+NORM_TABLES = ("overview", "correlation", "heads", "phases", "loss", "overlap", "stability")
+AMONG = ("all", "outside-block", "tokens")
+
+CONTROLS = filed("interventions/controls")
+DETECT = ("previous", "same")
+DETECT_FROM = ("masked", "clean")
+HOW = ("scores", "values")
+
+SCORERS = filed("compression/scorers")
+DEFAULT_SCORERS = ("key-norm", "high-key-norm", "random", "streaming")
+DEFAULT_RATIOS = (1.0, 0.75, 0.5, 0.25, 0.1)
+WAYS = {
+    "context": "the context, before the question is read",
+    "prompt": "context and question, after both were read",
+    "decode": "whenever there are more than --prune-after keys",
+    "block": "a diffusion model's block cache, after each block's first pass",
+}
+WINDOW = 1000
+
+TASKS = (
+    "arithmetic-1", "arithmetic-2", "arithmetic-3", "passkey", "lookup", "tracking", "copy", "reverse", "sort",
+)  # fmt: skip
+ABLATED = (*TASKS, "perplexity", "infilling-RATIO")
+COMPRESSED = ("perplexity", "needle", *TASKS, "FILE")
+ROOM = 64
+TWINS = ("twin-ar", "twin-dlm", "twin-adapted")
+
+FIGURES = filed("report/figures")
+FORMATS = ("svg", "pdf", "png")
+MOST_MEGABYTES = 64.0
+
+SELECTORS = filed("selection/selectors")
+DEFAULT_SELECTORS = ("gates", "random", "cls-attention", "key-norm")
+DIGITAL = ("jpeg", "resized")
+CHANNELS = filed("selection/channels")
+MODES = filed("selection/modes")
+PROCESSES = filed("selection/control/processes")
+SHIPPED = ("fashion-mnist", "digits")
+ALPHAS = (0.1, 0.3, 0.5, 1.0)
+RATES = (0.25,)
+PICTURES, PICTURES_TOGETHER = 1000, 250

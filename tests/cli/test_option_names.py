@@ -1,0 +1,87 @@
+"""Names that helps show are those that the rooms have, and showing them imports none of the large libraries."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from sinkscope.attention.kernels import KERNELS
+from sinkscope.cli import choices
+from sinkscope.compression import SCORERS
+from sinkscope.compression.diagnostics import AMONG, NORM_TABLES
+from sinkscope.decoding import CACHES, CONFIDENCE, SCHEDULES
+from sinkscope.evaluation import LITTLE, ROOM, ablation, compressed
+from sinkscope.evaluation.compressed.continuations import WINDOW
+from sinkscope.families.model import DTYPES
+from sinkscope.interventions import CONTROLS, DETECT, DETECT_FROM, HOW
+from sinkscope.report.figures import FIGURES, FORMATS
+from sinkscope.report.page import MOST_MEGABYTES
+from sinkscope.selection import control, grid
+from sinkscope.selection.channels import CHANNELS
+from sinkscope.selection.digital import DIGITAL
+from sinkscope.selection.modes import MODES
+from sinkscope.selection.saved import SHIPPED
+from sinkscope.selection.selectors import SELECTORS
+from sinkscope.sinks import CLASSES, GROUPS, RULES, SCALES, TABLES
+from sinkscope.training import KINDS
+
+LARGE = ("torch", "transformers", "xarray", "zarr", "matplotlib", "numpy")
+COMMANDS = [
+    "info", "generate", "trace", "sinks", "norms", "figures", "report", "view", "evaluate", "ablate", "compress",
+    "train", "demo", "select", *(f"select {name}" for name in ("train", "evaluate", "maps", "control", "agree")),
+]  # fmt: skip
+
+
+def test_names_are_those_of_the_rooms() -> None:
+    for shown, there in [
+        (choices.DTYPES, DTYPES), (choices.CONFIDENCE, CONFIDENCE), (choices.SCHEDULES, SCHEDULES),
+        (choices.CACHES, CACHES), (choices.KERNELS, KERNELS), (choices.SCALES, SCALES), (choices.GROUPS, GROUPS),
+        (choices.CLASSES, CLASSES), (choices.SINK_TABLES, TABLES), (choices.NORM_TABLES, NORM_TABLES),
+        (choices.AMONG, AMONG), (choices.DETECT, DETECT), (choices.DETECT_FROM, DETECT_FROM), (choices.HOW, HOW),
+        (choices.DEFAULT_SCORERS, compressed.DEFAULT_SCORERS), (choices.DEFAULT_RATIOS, compressed.DEFAULT_RATIOS),
+        (choices.TASKS, LITTLE), (choices.ABLATED, ablation.MEASURES), (choices.COMPRESSED, compressed.MEASURES),
+        (choices.TWINS, KINDS), (choices.FORMATS, FORMATS), (choices.SHIPPED, SHIPPED),
+        (choices.DEFAULT_SELECTORS, grid.DEFAULT_SELECTORS), (choices.ALPHAS, grid.DEFAULT_ALPHAS),
+        (choices.RATES, grid.DEFAULT_RATES),
+    ]:  # fmt: skip
+        assert shown == tuple(there)
+    for found, there in [
+        (choices.RULES, RULES), (choices.CONTROLS, CONTROLS), (choices.SCORERS, SCORERS), (choices.FIGURES, FIGURES),
+        (choices.SELECTORS, SELECTORS), (choices.CHANNELS, CHANNELS), (choices.MODES, MODES),
+        (choices.DIGITAL, DIGITAL), (choices.PROCESSES, control.PROCESSES),
+    ]:  # fmt: skip
+        assert set(found) == set(there)
+    assert {name: way.about for name, way in compressed.WAYS.items()} == choices.WAYS
+    assert (choices.ROOM, choices.WINDOW, choices.MOST_MEGABYTES) == (ROOM, WINDOW, MOST_MEGABYTES)
+    assert (choices.PICTURES, choices.PICTURES_TOGETHER) == (grid.PICTURES, grid.BATCH)
+
+
+def test_helps_and_mistakes_in_options_import_no_large_library() -> None:
+    asked = [["--version"], ["--help"], *([*name.split(), "--help"] for name in COMMANDS)]
+    mistakes = [
+        ["bogus"], ["sinks", "./nowhere"], ["sinks", "t", "--group", "moon"],
+        ["generate", "./nowhere", "--prompt", "a"],
+        ["trace", "m", "--out", "t", "--prompt", "a", "--dtype", "int8"], ["ablate", "m", "--task", "moon"],
+        ["ablate", "m", "--task", "copy", "--scale", "sum"], ["compress", "m", "--task", "copy", "--scorer", "moon"],
+        ["report", "./nowhere"], ["figures", "./nowhere"], ["evaluate", "m", "--n", "0"],
+        ["ablate", "./nowhere", "--task", "copy"], ["info", "./nowhere"],
+    ]  # fmt: skip
+    script = (
+        "import json, sys; from sinkscope.cli.main import run; "
+        "codes = [run(line) for line in json.loads(sys.argv[1])]; "
+        f"print(json.dumps([codes, sorted(set({LARGE!r}) & set(sys.modules))]), file=sys.stderr)"
+    )
+    lines = json.dumps([*asked, *mistakes])
+    done = subprocess.run([sys.executable, "-c", script, lines], capture_output=True, text=True, timeout=120)
+    codes, imported = json.loads(done.stderr.splitlines()[-1])
+    assert codes == [0] * len(asked) + [2] * len(mistakes)
+    assert imported == []
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_is_in_the_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from sinkscope.cli.main import run
+
+    assert run([*name.split()[:-1], "--help"]) == 0
+    assert name.split()[-1] in capsys.readouterr().out
