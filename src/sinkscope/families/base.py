@@ -70,6 +70,7 @@ class Body:
     float32_rotation: bool = False
     """Queries and keys are rotated in float32 whatever the dtype of the weights."""
 
+
 @dataclass(frozen=True, kw_only=True)
 class Adapter:
     """How one kind of checkpoint is recognised and loaded."""
@@ -137,8 +138,9 @@ def eos_ids(stated: RawConfig, tokenizer: PreTrainedTokenizerBase | None) -> tup
 def pad_id(stated: RawConfig, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase | None) -> int:
     """The id that fills short rows: the tokenizer's or configuration's pad, else the end of text, else 0."""
     named = None if tokenizer is None else tokenizer.pad_token_id
-    for candidate in (named, getattr(config.get_text_config(), "pad_token_id", None), *eos_ids(stated, tokenizer)):
-        if candidate is not None and candidate >= 0:
+    text = config.get_text_config()
+    for candidate in (named, getattr(text, "pad_token_id", None), *eos_ids(stated, tokenizer)):
+        if candidate is not None and 0 <= candidate < text.vocab_size:
             return int(candidate)
     return 0
 

@@ -1,4 +1,4 @@
-"""From a checkpoint to all that can be known without reading a weight: the one way of `load_model` and `describe_model`.
+"""From a checkpoint to all that can be known without a weight: the one way of `load_model` and `describe_model`.
 
     prepared = prepare(resolve("GSAI-ML/LLaDA-8B-Instruct"))
     prepared.skeleton, prepared.family, prepared.shape
@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import inspect
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -73,8 +73,8 @@ def prepare(checkpoint: Checkpoint, attention: str = OURS, *, weights: bool = Tr
     adapter = find_adapter(checkpoint)
     body = adapter.body(checkpoint)
     if checkpoint.gguf is not None:
-        guarded_fields = {**body.config.to_dict(), "quantization_config": None}
-        guarded(Checkpoint(name=checkpoint.name, folder=checkpoint.folder, config=guarded_fields), limits)
+        told = {str(name): value for name, value in body.config.to_dict().items() if name != "id2label"}
+        guarded(replace(checkpoint, config=told), limits)
     _check_support(checkpoint, body, attention)
     if absent is not None and (weights or checkpoint.revision is None):
         raise absent
@@ -111,8 +111,8 @@ def _check_support(checkpoint: Checkpoint, body: Body, attention: str) -> None:
     name, eager = network_class.__name__, "in Python, load_model(..., attention='eager') runs it unwatched"
     if attention != "eager" and not network_class.is_backend_compatible():
         raise UserError(
-            f"{checkpoint.name}: {name} has attention code of its own, so attention={attention!r} would not be used and "
-            f"no command can watch it; take a model of another class ({eager})"
+            f"{checkpoint.name}: {name} has attention code of its own, so attention={attention!r} would not be used "
+            f"and no command can watch it; take a model of another class ({eager})"
         )
     if attention == OURS and not network_class._supports_sdpa:
         raise UserError(
@@ -121,9 +121,7 @@ def _check_support(checkpoint: Checkpoint, body: Body, attention: str) -> None:
         )
 
 
-def skeleton_of(
-    checkpoint: Checkpoint, body: Body, limits: Limits, attention: str | None = None
-) -> PreTrainedModel:
+def skeleton_of(checkpoint: Checkpoint, body: Body, limits: Limits, attention: str | None = None) -> PreTrainedModel:
     """The network without memory, for names, shapes and a trial. Refused before it has more weights than the files.
 
     `attention`: what the skeleton is run with; None where it is not run. Raises `UserError`.
@@ -170,10 +168,14 @@ def _note(
     """Take down the shapes of one call of attention; the output has its shape and nothing else."""
     refused = [name for name in ("softcap", "s_aux") if kwargs.get(name) is not None]
     if refused:
-        raise UserError(f"its attention uses {refused[0]}, which SDPA can't compute")
-    if query.shape[1] % key.shape[1]:
-        raise UserError(f"{query.shape[1]} heads are no multiple of {key.shape[1]} key heads")
-    _calls.seen.append((query.shape[1], key.shape[1], key.shape[-1], key.shape[-2]))
+        raise ValueError(f"its attention uses {refused[0]}, which SDPA can't compute")
+    groups = getattr(module, "num_key_value_groups", None) or query.shape[1] // key.shape[1]
+    if query.shape[1] != groups * key.shape[1]:
+        raise ValueError(f"{query.shape[1]} heads do not go with {key.shape[1]} key heads in {groups} groups")
+    asked = kwargs.get("is_causal")
+    causal = bool(getattr(module, "is_causal", True) if asked is None else asked)
+    told = None if attention_mask is not None or query.shape[2] == 1 else causal
+    _calls.seen.append((query.shape[1], key.shape[1], key.shape[-1], told))
     return value.new_zeros((query.shape[0], query.shape[2], query.shape[1], value.shape[-1])), None
 
 
@@ -190,10 +192,10 @@ def try_out(checkpoint: Checkpoint, network: PreTrainedModel, shape: Shape, *, c
     """
     name = type(network).__name__
     accepted, device = inspect.signature(network.forward).parameters, torch.device(network.device)
-    cache = DynamicCache(config=network.config) if caching else None
     options: dict[str, Any] = {"use_cache": caching} if "use_cache" in accepted else {}
     _calls.seen = []
     with refusing(f"{checkpoint.name}: {name} can't be run as sinkscope runs a model"):
+        cache = DynamicCache(config=network.config) if caching else None
         try:
             for length in (_TRIAL_LENGTH, 1) if caching else (_TRIAL_LENGTH,):
                 tokens = torch.zeros(1, length, dtype=torch.long, device=device)
@@ -205,6 +207,12 @@ def try_out(checkpoint: Checkpoint, network: PreTrainedModel, shape: Shape, *, c
             raise
     if not _calls.seen:
         raise UserError(f"{checkpoint.name}: {name} computes no attention with this config.json: nothing to watch")
+    if any(causal is not None and causal != caching for *_, causal in _calls.seen):
+        sees = "does not see tokens from left to right" if caching else "sees no token behind its own"
+        raise UserError(
+            f"{checkpoint.name}: {name} {sees} with this config.json, as its family does; correct is_causal or "
+            "is_decoder there, or architectures"
+        )
     kinds = sorted({call[:3] for call in _calls.seen})
     if len(kinds) > 1 or kinds[0][0] != shape.heads:
         told = ", ".join(f"{heads} heads over {keys} key heads of {dim}" for heads, keys, dim in kinds)

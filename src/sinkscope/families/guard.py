@@ -11,7 +11,6 @@ kind and size can still be wrong, which the weights show (`weights`) or nothing 
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -22,7 +21,7 @@ from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from sinkscope.errors import UserError, refusing
+from sinkscope.errors import UserError, refusing, shortened
 from sinkscope.families.checkpoint import Checkpoint
 from sinkscope.families.shape import per_layer
 from sinkscope.families.stored import StoredTensor
@@ -96,21 +95,11 @@ def library_config(checkpoint: Checkpoint, config_class: type[PreTrainedConfig])
     for one in fields(config_class):  # type: ignore[arg-type]
         if type(stored.get(one.name)) is bool and type(one.default) in (int, float):
             raise UserError(f"config.json: {one.name}={stored[one.name]!r}, wanted a number")
+    spelled = config_class.attribute_map
+    _check_sizes({name: stored.get(spelled.get(name, name), stored.get(name)) for name in _SIZES}, spelled)
     with refusing(f"{checkpoint.name}: config.json is not one of {config_class.__name__}"):
         config: PreTrainedConfig = config_class.from_dict(stored)
     return config
-
-
-def check_config(config: PreTrainedConfig, limits: Limits) -> None:
-    """Refuse sizes that no network has. Raises `UserError` with the field as its class spells it."""
-    text = config.get_text_config()
-    found = {name: _size(text, name) for name in _SIZES}
-    hidden, heads, key_heads = (found[name] for name in ("hidden_size", "num_attention_heads", "num_key_value_heads"))
-    _divides(text, "hidden_size", hidden, "num_attention_heads", None if found["head_dim"] else heads)
-    _divides(text, "num_attention_heads", heads, "num_key_value_heads", key_heads)
-    positions, most = found["max_position_embeddings"], max(limits.axis, _FEWEST_POSITIONS)
-    if positions is not None and positions > most and not hasattr(text, "rope_parameters"):
-        raise UserError(f"config.json: {_spelled(text, 'max_position_embeddings')}={positions}, wanted at most {most}")
 
 
 _SIZES = (
@@ -119,24 +108,31 @@ _SIZES = (
 )
 
 
-def _size(config: PreTrainedConfig, name: str) -> int | None:
-    """The size if it is one number; None where the class has no such field, or one for each layer."""
-    value = None if name in per_layer(config) else getattr(config, name, None)
-    for one in value if isinstance(value, (list, tuple)) else [value]:
-        if one is not None and (type(one) is not int or one < 1) and (name, one) != ("max_position_embeddings", -1):
-            raise UserError(f"config.json: {_spelled(config, name)}={value!r}, wanted a whole number above 0")
-    return value if type(value) is int else None
+def check_config(config: PreTrainedConfig, limits: Limits) -> None:
+    """Refuse sizes that no network has. Raises `UserError` with the field as its class spells it."""
+    text = config.get_text_config()
+    single = [name for name in _SIZES if name not in per_layer(text)]
+    sizes = {name: getattr(text, name, None) for name in single}
+    _check_sizes(sizes, text.attribute_map)
+    positions, most = sizes.get("max_position_embeddings"), max(limits.axis, _FEWEST_POSITIONS)
+    if type(positions) is int and positions > most and not hasattr(text, "rope_parameters"):
+        name = text.attribute_map.get("max_position_embeddings", "max_position_embeddings")
+        raise UserError(f"config.json: {name}={positions}, wanted at most {most}")
 
 
-def _divides(config: PreTrainedConfig, name: str, value: int | None, by: str, parts: int | None) -> None:
-    if value is not None and parts is not None and value % parts:
-        raise UserError(
-            f"config.json: {_spelled(config, name)}={value} is not divisible by {_spelled(config, by)}={parts}"
-        )
-
-
-def _spelled(config: PreTrainedConfig, name: str) -> str:
-    return str(config.attribute_map.get(name, name))
+def _check_sizes(sizes: Mapping[str, Any], spelled: Mapping[str, str]) -> None:
+    """Sizes are whole numbers above 0, one or one for each layer, and divide where they must. `spelled`: how a class
+    calls them."""
+    for name, value in sizes.items():
+        for one in value if isinstance(value, (list, tuple)) else [value]:
+            if one is not None and (type(one) is not int or one < 1) and (name, one) != ("max_position_embeddings", -1):
+                raise UserError(f"config.json: {spelled.get(name, name)}={value!r}, wanted a whole number above 0")
+    heads_of = "hidden_size" if sizes.get("head_dim") is None else "num_attention_heads"
+    for name, by in ((heads_of, "num_attention_heads"), ("num_attention_heads", "num_key_value_heads")):
+        value, parts = sizes.get(name), sizes.get(by)
+        if type(value) is int and type(parts) is int and value % parts:
+            told = f"{spelled.get(name, name)}={value} is not divisible by {spelled.get(by, by)}={parts}"
+            raise UserError(f"config.json: {told}")
 
 
 def _walked(value: Any, limits: Limits, path: tuple[str, ...]) -> Any:
@@ -161,10 +157,10 @@ def _walked(value: Any, limits: Limits, path: tuple[str, ...]) -> Any:
 
 
 def _check_number(value: float, limits: Limits, path: tuple[str, ...]) -> None:
-    name, where = path[-1], f"config.json: {'.'.join(path)}={value!r}"
-    if not math.isfinite(value) or abs(value) > _LARGEST or (type(value) is int and abs(value) >= 1 << 63):
-        if name != _UNLIMITED_RANGE or value != math.inf:
-            raise UserError(f"{where}, wanted a number that float32 can hold")
+    name, where = path[-1], f"config.json: {'.'.join(path)}={shortened(repr(value))}"
+    too_large = abs(value) >= 1 << 63 if type(value) is int else not abs(value) <= _LARGEST
+    if too_large and not (name == _UNLIMITED_RANGE and value == float("inf")):
+        raise UserError(f"{where}, wanted a number that float32 can hold")
     if value <= 0 and _POSITIVE.search(".".join(path)):
         raise UserError(f"{where}, wanted a number above 0")
     if value < 0 and re.search(r"eps(ilon)?$", name):
@@ -192,21 +188,22 @@ def _check_word(value: str, path: tuple[str, ...]) -> None:
 
 def _check_kinds(config: Mapping[str, Any]) -> None:
     """Refuse values of the wrong kind in the fields that are read before, or beside, a class of the library."""
-    kinds: dict[str, tuple[type, ...]] = {"model_type": (str,), "torch_dtype": (str,), "dtype": (str,)}
-    kinds["architectures"] = (list,)
     for name, value in config.items():
-        where = f"config.json: {name}={value!r}"
-        if value is not None and name in kinds and type(value) not in kinds[name]:
-            raise UserError(f"{where}, wanted {'a list' if list in kinds[name] else 'a word'}")
-        if value is not None and "dtype" in kinds and name in ("dtype", "torch_dtype"):
-            if not isinstance(getattr(torch, value, None), torch.dtype):
-                raise UserError(f"{where}, wanted a dtype of torch ('float32', 'bfloat16' ...)")
-        if name == "architectures" and any(type(one) is not str for one in value or ()):
-            raise UserError(f"{where}, wanted a list of class names")
-        if name.endswith("_token_id"):
-            ids = value if name == "eos_token_id" and type(value) is list else [value]
-            if any(one is not None and type(one) is not int for one in ids):
-                raise UserError(f"{where}, wanted a token id")
+        if value is None:
+            continue
+        several = value if type(value) is list and name in ("architectures", "eos_token_id") else [value]
+        right, wanted = True, ""
+        if name == "model_type":
+            right, wanted = type(value) is str, "a word"
+        elif name == "architectures":
+            right, wanted = type(value) is list and all(type(one) is str for one in several), "a list of class names"
+        elif name in ("dtype", "torch_dtype"):
+            named = getattr(torch, value, None) if type(value) is str else None
+            right, wanted = isinstance(named, torch.dtype), "a dtype of torch ('float32', 'bfloat16' ...)"
+        elif name.endswith("_token_id"):
+            right, wanted = all(one is None or type(one) is int for one in several), "a token id"
+        if not right:
+            raise UserError(f"config.json: {name}={value!r}, wanted {wanted}")
         if isinstance(value, dict):
             _check_quantised(value, f"{name}.")
     _check_quantised(config, "")
