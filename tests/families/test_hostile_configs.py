@@ -44,7 +44,12 @@ def refused(folder: Path, *named: str) -> None:
 def stock(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny Llama as transformers saves it."""
     folder = tmp_path_factory.mktemp("stock")
-    small = {"hidden_size": 24, "intermediate_size": 29, "num_hidden_layers": 2, "num_attention_heads": 3}
+    small: dict[str, Any] = {
+        "hidden_size": 24,
+        "intermediate_size": 29,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 3,
+    }
     config = transformers.LlamaConfig(vocab_size=61, num_key_value_heads=1, max_position_embeddings=64, **small)
     transformers.LlamaForCausalLM(config).save_pretrained(folder)
     return folder
@@ -90,6 +95,7 @@ HOSTILE: list[tuple[str, dict[str, Any], str]] = [
     ("stock", {"dtype": "nn"}, "dtype"),
     ("stock", {"eos_token_id": {"a": 1}}, "eos_token_id"),
     ("stock", {"num_labels": 10**9}, "num_labels"),
+    ("stock", {"text_config": [1]}, "text_config"),
     ("stock", {"quantization_config": {"quant_method": "mxfp4"}}, "quantization_config"),
     # Sizes: against one another, and against the files, before anything is built.
     *[
@@ -161,9 +167,9 @@ def test_either_spelling_is_the_same_network(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("spelling", ["rope_scaling", "rope_parameters"])
 def test_scaled_twins_are_transformers_own(tmp_path: Path, kind: str, spelling: str) -> None:
     """A twin's body is stock, so its scaled positions are computed; in either spelling, against eager in float64."""
-    scaled = {"rope_type": kind, **({} if kind == "default" else {"factor": 2.0})}
+    scaled: dict[str, Any] = {"rope_type": kind, **({} if kind == "default" else {"factor": 2.0})}
     scaled |= {"original_max_position_embeddings": 64} if kind == "yarn" else {}
-    fields = {spelling: scaled | ({"rope_theta": 700.0} if spelling == "rope_parameters" else {})}
+    fields: dict[str, Any] = {spelling: scaled | ({"rope_theta": 700.0} if spelling == "rope_parameters" else {})}
     fields |= {"rope_theta": 700.0} if spelling == "rope_scaling" else {}
     drop = ("rope_parameters",) if spelling == "rope_scaling" else ()
     folder = changed_copy(TWINS / "twin-ar", tmp_path / "scaled", fields, drop=drop)
@@ -235,12 +241,12 @@ FIT: list[PreTrainedConfig] = [
     transformers.Gemma3TextConfig(**GROUPED, sliding_window=5),
     transformers.GPT2Config(vocab_size=61, n_embd=24, n_layer=2, n_head=3, n_positions=64, eos_token_id=2),
     transformers.DogeConfig(**{**GROUPED, "num_attention_heads": 4}),
-    transformers.BertLMHeadModel.config_class(**SMALL, is_decoder=True),
+    transformers.BertConfig(**SMALL, is_decoder=True),
 ]
 UNFIT: list[tuple[PreTrainedConfig, str]] = [
     (transformers.MiniMaxConfig(**GROUPED, num_local_experts=2), "cache"),
     (transformers.Gemma4TextConfig(**GROUPED), "several shapes"),
-    (transformers.BertLMHeadModel.config_class(**SMALL), "left to right"),
+    (transformers.BertConfig(**SMALL), "left to right"),
     (transformers.MambaConfig(vocab_size=61, hidden_size=16, num_hidden_layers=2, state_size=4), "attention"),
     (transformers.BloomConfig(vocab_size=61, hidden_size=24, n_layer=2, n_head=3), "attention code of its own"),
 ]

@@ -78,7 +78,8 @@ def prepare(checkpoint: Checkpoint, attention: str = OURS, *, weights: bool = Tr
     _check_support(checkpoint, body, attention)
     if absent is not None and (weights or checkpoint.revision is None):
         raise absent
-    watchable = body.network_class.is_backend_compatible() and body.network_class._supports_sdpa
+    network_class: Any = body.network_class
+    watchable = network_class.is_backend_compatible() and network_class._supports_sdpa
     skeleton = skeleton_of(checkpoint, body, limits, _TRIAL if watchable else None)
     if stored:
         check_stored(checkpoint, body, skeleton, stored)
@@ -128,6 +129,7 @@ def skeleton_of(checkpoint: Checkpoint, body: Body, limits: Limits, attention: s
     """
     check_config(body.config, limits)
     config, network_class = copy.deepcopy(body.config), body.network_class
+    skeleton: Any
     config._attn_implementation = attention
     config._experts_implementation = None if attention is None else "batched_mm"  # the one that looks at no values
     packed = _PACKED if getattr(config, "quantization_config", None) is not None else 1
@@ -156,7 +158,8 @@ def skeleton_of(checkpoint: Checkpoint, body: Body, limits: Limits, attention: s
         raise UserError(
             f"{checkpoint.name}: config.json asks for {wanted} values, {limits.values} are stored; correct config.json"
         )
-    return skeleton.eval()
+    network: PreTrainedModel = skeleton.eval()
+    return network
 
 
 _calls = threading.local()

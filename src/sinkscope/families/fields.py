@@ -39,7 +39,7 @@ _INERT = re.compile(
     re.VERBOSE,
 )
 """Names of fields that change nothing of a forward pass without gradients."""
-_NEUTRAL = (None, False, [], {})
+_NEUTRAL: tuple[object, ...] = (None, False, [], {})
 
 
 def refuse_surprises(config: RawConfig, allowed: Allowed, body: str, known: Iterable[str] | None = None) -> None:

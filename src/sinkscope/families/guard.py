@@ -81,7 +81,7 @@ def guarded(checkpoint: Checkpoint, limits: Limits) -> Checkpoint:
 
 def field_names(config_class: type[PreTrainedConfig]) -> set[str]:
     """All names that a class of the library reads from its configuration, old spellings too."""
-    return {one.name for one in fields(config_class)} | {  # type: ignore[arg-type]
+    return {one.name for one in fields(config_class)} | {
         *config_class.attribute_map,
         "head_dim",
         "rope_theta",
@@ -92,13 +92,15 @@ def field_names(config_class: type[PreTrainedConfig]) -> set[str]:
 def library_config(checkpoint: Checkpoint, config_class: type[PreTrainedConfig]) -> PreTrainedConfig:
     """The stored fields as a configuration of the library. Raises `UserError` where they are not one."""
     stored = {name: value for name, value in checkpoint.config.items() if name not in _LIBRARY_OWN}
-    for one in fields(config_class):  # type: ignore[arg-type]
+    for one in fields(config_class):
         if type(stored.get(one.name)) is bool and type(one.default) in (int, float):
             raise UserError(f"config.json: {one.name}={stored[one.name]!r}, wanted a number")
     spelled = config_class.attribute_map
     _check_sizes({name: stored.get(spelled.get(name, name), stored.get(name)) for name in _SIZES}, spelled)
     with refusing(f"{checkpoint.name}: config.json is not one of {config_class.__name__}"):
         config: PreTrainedConfig = config_class.from_dict(stored)
+        if not isinstance(config.get_text_config(), PreTrainedConfig):
+            raise ValueError("this class has no text_config, decoder or text_encoder of its own")
     return config
 
 
@@ -202,6 +204,8 @@ def _check_kinds(config: Mapping[str, Any]) -> None:
             right, wanted = isinstance(named, torch.dtype), "a dtype of torch ('float32', 'bfloat16' ...)"
         elif name.endswith("_token_id"):
             right, wanted = all(one is None or type(one) is int for one in several), "a token id"
+        elif name.endswith("_config"):
+            right, wanted = type(value) is dict, "an object"
         if not right:
             raise UserError(f"config.json: {name}={value!r}, wanted {wanted}")
         if isinstance(value, dict):

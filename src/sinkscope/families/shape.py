@@ -35,9 +35,10 @@ def shape_of(network: PreTrainedModel) -> Shape:
     heads = getattr(config, "num_attention_heads", None)
     if type(heads) is not int:
         raise UserError(f"{name} has no attention heads: nothing of it can be watched")
-    return Shape(
-        layers=int(config.num_hidden_layers),
-        heads=heads,
-        kv_heads=int(getattr(config, "num_key_value_heads", None) or heads),
-        head_dim=int(getattr(config, "head_dim", None) or config.hidden_size // heads),
-    )
+    key_heads = getattr(config, "num_key_value_heads", None) or heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    if type(key_heads) is not int or type(head_dim) is not int:
+        raise UserError(
+            f"{name}: num_key_value_heads={key_heads!r}, head_dim={head_dim!r}, wanted one whole number each"
+        )
+    return Shape(layers=int(config.num_hidden_layers), heads=heads, kv_heads=key_heads, head_dim=head_dim)

@@ -167,7 +167,7 @@ def _stock_config(name: str) -> tuple[Checkpoint, transformers.PreTrainedConfig]
     try:
         checkpoint = resolve(name)
         checkpoint = guarded(checkpoint, Limits.of(read_stored(checkpoint)))
-        kind = checkpoint.config.get("model_type")
+        kind = str(checkpoint.config.get("model_type"))
         if kind not in transformers.CONFIG_MAPPING:
             raise UserError(
                 f"config.json: model_type={kind!r} is none of transformers' own; wanted a ViT or DeiT as transformers "
