@@ -128,6 +128,7 @@ def _special(name: str) -> bool:
 
 
 def test_no_error_is_caught_blindly() -> None:
+    """But in `refusing`, the guard around other libraries."""
     blind = [
         f"{path.name}:{node.lineno}"
         for path, node in of_kind(ast.ExceptHandler)

@@ -220,7 +220,7 @@ def test_sections_that_cannot_be(twin_folders: Folders, tmp_path: Path, section:
         ("twin-ar", {"is_causal": False}, "is_causal=False is not what a twin with next-token computes"),
         ("twin-dlm", {"is_causal": True}, "is_causal=True is not what a twin with masked-diffusion computes"),
         ("twin-dlm", {"quantization_config": {"quant_method": "awq"}}, "quantization_config"),
-        ("twin-dlm", {"num_hidden_layers": "two"}, "config.json is not one of LlamaConfig"),
+        ("twin-dlm", {"num_hidden_layers": "two"}, "num_hidden_layers=.two., wanted a whole number"),
         ("twin-dlm", {"intermediate_size": 61}, "of another shape than config.json says"),
         ("twin-dlm", {"mask_token_id": -1}, "mask_token_id=-1, wanted a token id"),
     ],

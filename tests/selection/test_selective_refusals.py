@@ -188,3 +188,12 @@ def test_a_pipe_among_the_pictures_is_passed_by(tmp_path: Path) -> None:
                 Image.new("L", (4, 4), number * 20).save(tmp_path / part / name / f"{number}.png")
     os.mkfifo(tmp_path / "train" / "a" / "pipe")
     assert len(load_images(f"folder:{tmp_path}").test) == 24
+
+
+def test_a_folder_of_another_library_is_no_start(tmp_path: Path) -> None:
+    """timm's config.json has no model_type, and "architecture" instead."""
+    stock(tmp_path / "timm", 10)
+    fields = {"architecture": "vit_tiny_patch16_224", "num_classes": 10, "pretrained_cfg": {"tag": "in1k"}}
+    (tmp_path / "timm" / "config.json").write_text(json.dumps(fields))
+    with pytest.raises(UserError, match=r"can't be read as a vision transformer: .*model_type"):
+        load_backbone(str(tmp_path / "timm"), 10)

@@ -8,6 +8,9 @@ from sinkscope.cli import console
 from sinkscope.cli.groups import add_command
 from sinkscope.cli.options import Json, MaybeModel, Revision
 
+_SHOWN = 12
+"""Entries of a list that a table shows."""
+
 
 def add_to(app: typer.Typer) -> None:
     """Add the command."""
@@ -52,7 +55,13 @@ def _told(value: object) -> str:
     if isinstance(value, int):
         return f"{value:,}" if value >= 10_000 else str(value)
     if isinstance(value, dict):
-        return ", ".join(f"{key}={one!r}" if isinstance(key, str) else f"{key} {one}" for key, one in value.items())
+        return _listed([f"{key}={one!r}" if isinstance(key, str) else f"{key} {one}" for key, one in value.items()])
     if isinstance(value, tuple):
-        return ", ".join(map(str, value))
+        return _listed([str(one) for one in value])
     return str(value)
+
+
+def _listed(parts: list[str]) -> str:
+    """The first few, and how many there are. `--json` has them all."""
+    more = f" ... ({len(parts):,} in all)" if len(parts) > _SHOWN else ""
+    return ", ".join(parts[:_SHOWN]) + more

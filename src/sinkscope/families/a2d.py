@@ -4,8 +4,8 @@ The network is the stock one, weight for weight; only the causal mask is gone an
 token, whose id stands nowhere else. dllm's masked-diffusion sampler does not shift the logits for these
 (`right_shift_logits=False`).
 
-Misleads: block-diffusion checkpoints (bd3lm) carry the same `model_type`; they load, but were trained with a block-wise
-mask that this family does not apply.
+Misleads: block-diffusion checkpoints (bd3lm) were trained with a block-wise mask that this family does not apply, and
+their files say nothing of it. Those that name themselves so, or a block length, are refused; others can't be told.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from sinkscope.errors import UserError
 from sinkscope.families.base import (
     BLOCKS,
     Adapter,
     Body,
     Family,
     eos_ids,
-    library_config,
     mask_id,
     pad_id,
     register,
@@ -34,11 +34,12 @@ from sinkscope.families.base import (
     without_causal_mask,
 )
 from sinkscope.families.checkpoint import Checkpoint
-from sinkscope.families.fields import Allowed, refuse_surprises
+from sinkscope.families.fields import NATIVE, Allowed, refuse_surprises, refuse_windows
+from sinkscope.families.guard import field_names, library_config
 from sinkscope.families.tokenizers import read_qwen_tokenizer
 
 _ALLOWED: Allowed = {
-    "quantization_config": (None, (None,)),
+    **NATIVE,
     "hidden_act": ("silu", ("silu",)),
     "use_sliding_window": (False, (False, None)),
     "loophole_enabled": (False, (False,)),
@@ -49,9 +50,20 @@ _COMPUTED = (r"rotary_emb\.inv_freq$",)  # follows from rope_theta
 
 
 def _body(checkpoint: Checkpoint, network_class: type[PreTrainedModel], config_class: type[PreTrainedConfig]) -> Body:
-    refuse_surprises(checkpoint.config, _ALLOWED, network_class.__name__)
+    _refuse_block_diffusion(checkpoint)
+    refuse_surprises(checkpoint.config, _ALLOWED, network_class.__name__, field_names(config_class))
+    refuse_windows(checkpoint.config, network_class.__name__)
     config = without_causal_mask(library_config(checkpoint, config_class))
     return Body(network_class=network_class, config=config, surplus=_COMPUTED)
+
+
+def _refuse_block_diffusion(checkpoint: Checkpoint) -> None:
+    names = (checkpoint.name, str(checkpoint.folder.resolve()), str(checkpoint.config.get("_name_or_path")))
+    if any("bd3lm" in name.rstrip("/").rpartition("/")[2].lower() for name in names):
+        raise UserError(
+            f"{checkpoint.name}: trained by block diffusion (bd3lm), whose block-wise mask sinkscope does not apply "
+            "yet: its attention would be another model's; use the masked-diffusion (mdlm) checkpoint"
+        )
 
 
 def _family(

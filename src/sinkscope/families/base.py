@@ -16,10 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import torch
-from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from sinkscope.discovery import Names
@@ -74,11 +71,6 @@ class Body:
     float32_rotation: bool = False
     """Queries and keys are rotated in float32 whatever the dtype of the weights."""
 
-    def skeleton(self) -> PreTrainedModel:
-        """The network without memory for its weights (meta device), for names, shapes and the signature."""
-        with torch.device("meta"):
-            return self.network_class(self.config)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Adapter:
@@ -113,10 +105,11 @@ def find_adapter(checkpoint: Checkpoint) -> Adapter:
     for adapter in adapters():
         if adapter.claims(checkpoint):
             return adapter
-    known = ", ".join(adapter.name for adapter in adapters())
+    named, known = checkpoint.config.get("model_type"), ", ".join(adapter.name for adapter in adapters())
+    missing = '; add the field that says which network the weights are for ("model_type": "llama", for instance)'
     raise UserError(
-        f"{checkpoint.name}: unknown model_type={checkpoint.config.get('model_type')!r}; the families are {known} "
-        "(the last two: whatever transformers itself loads as a masked or a causal language model)"
+        f"{checkpoint.name}: config.json: unknown model_type={named!r}{missing if named is None else ''}; the families "
+        f"are {known} (the last two: whatever transformers itself loads as a masked or a causal language model)"
     )
 
 
@@ -144,8 +137,9 @@ def eos_ids(stated: RawConfig, tokenizer: PreTrainedTokenizerBase | None) -> tup
 def pad_id(stated: RawConfig, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase | None) -> int:
     """The id that fills short rows: the tokenizer's or configuration's pad, else the end of text, else 0."""
     named = None if tokenizer is None else tokenizer.pad_token_id
-    for candidate in (named, getattr(config.get_text_config(), "pad_token_id", None), *eos_ids(stated, tokenizer)):
-        if candidate is not None and candidate >= 0:
+    text = config.get_text_config()
+    for candidate in (named, getattr(text, "pad_token_id", None), *eos_ids(stated, tokenizer)):
+        if candidate is not None and 0 <= candidate < text.vocab_size:
             return int(candidate)
     return 0
 
@@ -163,26 +157,10 @@ def mask_id(checkpoint: Checkpoint, size: int, tokenizer: PreTrainedTokenizerBas
     return mask
 
 
-def library_config(checkpoint: Checkpoint, config_class: type[PreTrainedConfig]) -> PreTrainedConfig:
-    """The stored fields as a configuration of the library. Raises `UserError` where they are not one."""
-    try:
-        config: PreTrainedConfig = config_class.from_dict(own_fields(checkpoint.config))
-    except (TypeError, ValueError, KeyError, StrictDataclassError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise UserError(f"{checkpoint.name}: config.json is not one of {config_class.__name__}: {reason}") from error
-    return config
-
-
 def without_causal_mask(config: PreTrainedConfig) -> PreTrainedConfig:
     """The same configuration, marked for full attention; transformers reads the mark at every forward pass."""
     config.is_causal = False
     return config
-
-
-def own_fields(config: RawConfig) -> dict[str, Any]:
-    """The stored configuration without what belongs to other code: its class names and the way to remote code."""
-    foreign = {"auto_map", "architectures", "model_type", "transformers_version", "_name_or_path"}
-    return {name: value for name, value in config.items() if name not in foreign}
 
 
 def vocabulary_holds(index: int | None, size: int, name: str, where: Path | str) -> int | None:

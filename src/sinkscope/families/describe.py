@@ -14,12 +14,10 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from sinkscope.errors import UserError
-from sinkscope.families.base import Body, find_adapter
-from sinkscope.families.checkpoint import Checkpoint, resolve
-from sinkscope.families.shape import shape_of
-from sinkscope.families.stored import StoredTensor, common_dtype, read_stored
-from sinkscope.families.weights import check_stored
+from sinkscope.families.base import Body
+from sinkscope.families.building import prepare
+from sinkscope.families.checkpoint import resolve
+from sinkscope.families.stored import common_dtype
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,18 +62,11 @@ class ModelDescription:
 def describe_model(name_or_folder: str | Path, *, revision: str | None = None) -> ModelDescription:
     """Describe a checkpoint.
 
-    Raises `UserError` for one that `load_model` would refuse before reading weights, whatever its attention function.
+    Raises `UserError` for one that `load_model` would refuse before reading weights.
     """
-    checkpoint = resolve(name_or_folder, revision=revision, weights=False)
-    adapter = find_adapter(checkpoint)
-    body = adapter.body(checkpoint)
-    stored = _stored(checkpoint)
-    skeleton = body.skeleton()
-    if stored and body.native_names:
-        check_stored(checkpoint, body, skeleton, stored)
-    tokenizer = adapter.tokenizer(checkpoint)
-    family = adapter.family(checkpoint, skeleton, tokenizer)
-    shape = shape_of(skeleton)
+    prepared = prepare(resolve(name_or_folder, revision=revision, weights=False), weights=False)
+    checkpoint, body, stored, skeleton = prepared.checkpoint, prepared.body, prepared.stored, prepared.skeleton
+    tokenizer, family, shape = prepared.tokenizer, prepared.family, prepared.shape
     return ModelDescription(
         name=checkpoint.name,
         revision=checkpoint.revision,
@@ -106,17 +97,6 @@ def describe_model(name_or_folder: str | Path, *, revision: str | None = None) -
         tokenizer=None if tokenizer is None else type(tokenizer).__name__,
         files={path.name: path.stat().st_size for path in checkpoint.weight_files()} if stored else {},
     )
-
-
-def _stored(checkpoint: Checkpoint) -> dict[str, StoredTensor]:
-    """The headers; empty for a hub model whose weights have not been fetched, which is no error here."""
-    if checkpoint.revision is None:
-        return read_stored(checkpoint)
-    try:
-        checkpoint.weight_files()
-    except UserError:
-        return {}
-    return read_stored(checkpoint)
 
 
 def _named_dtype(body: Body) -> str:

@@ -21,25 +21,41 @@ from sinkscope.families.base import (
     without_causal_mask,
 )
 from sinkscope.families.checkpoint import Checkpoint
-from sinkscope.families.fields import Allowed, real, refuse_surprises, token_id, whole
+from sinkscope.families.fields import (
+    NATIVE,
+    Allowed,
+    real,
+    refuse_surprises,
+    refuse_windows,
+    token_id,
+    unscaled_base,
+    whole,
+)
 from sinkscope.families.tokenizers import read_qwen_tokenizer
 
 _ALLOWED: Allowed = {
-    "quantization_config": (None, (None,)),
+    **NATIVE,
     "hidden_act": ("silu", ("silu",)),
     "use_sliding_window": (False, (False, None)),
-    "rope_scaling": (None, (None,)),
     "attention_bias": (True, (True,)),
     "mlp_bias": (False, (False,)),
     "tie_word_embeddings": (False, (True, False)),
 }
+
+_KNOWN = (
+    *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
+    *("num_key_value_heads", "head_dim", "max_position_embeddings", "rms_norm_eps"),
+    *("rope_theta", "rope_parameters", "rope_scaling"),
+    *("sliding_window", "max_window_layers", "layer_types"),  # windows are off: see use_sliding_window
+)
 
 _COMPUTED = (r"rotary_emb\.inv_freq$",)  # follows from rope_theta
 
 
 def _config(checkpoint: Checkpoint) -> Qwen2Config:
     raw = checkpoint.config
-    refuse_surprises(raw, _ALLOWED, "Qwen2ForCausalLM")
+    refuse_surprises(raw, _ALLOWED, "Qwen2ForCausalLM", _KNOWN)
+    refuse_windows(raw, "Qwen2ForCausalLM")
     width, heads = whole(raw, "hidden_size"), whole(raw, "num_attention_heads")
     key_heads = whole(raw, "num_key_value_heads", heads)
     if width % heads or heads % key_heads:
@@ -58,7 +74,7 @@ def _config(checkpoint: Checkpoint) -> Qwen2Config:
         num_key_value_heads=key_heads,
         max_position_embeddings=whole(raw, "max_position_embeddings"),
         rms_norm_eps=real(raw, "rms_norm_eps", 1e-6),
-        rope_parameters={"rope_type": "default", "rope_theta": real(raw, "rope_theta", 10000.0)},
+        rope_parameters={"rope_type": "default", "rope_theta": unscaled_base(raw, "Qwen2ForCausalLM")},
         tie_word_embeddings=raw.get("tie_word_embeddings", False),
         use_sliding_window=False,
         bos_token_id=token_id(raw, "bos_token_id"),

@@ -26,11 +26,11 @@ from sinkscope.families.base import (
     without_causal_mask,
 )
 from sinkscope.families.checkpoint import Checkpoint, RawConfig
-from sinkscope.families.fields import Allowed, real, refuse_surprises, token_id, whole
+from sinkscope.families.fields import NATIVE, Allowed, real, refuse_surprises, token_id, unscaled_base, whole
 from sinkscope.families.tokenizers import read_fast_tokenizer
 
 _ALLOWED: Allowed = {
-    "quantization_config": (None, (None,)),
+    **NATIVE,
     "num_experts": (None, (None, 0)),
     "block_type": ("sequential", ("llama",)),
     "block_group_size": (1, (1,)),
@@ -44,7 +44,6 @@ _ALLOWED: Allowed = {
     "include_qkv_bias": (False, (False, None)),
     "rope": (False, (True,)),
     "rope_full_precision": (True, (True, False)),
-    "rope_scaling": (None, (None,)),
     "alibi": (False, (False, None)),
     "clip_qkv": (None, (None,)),
     "scale_logits": (False, (False, None)),
@@ -52,6 +51,16 @@ _ALLOWED: Allowed = {
     "weight_tying": (True, (True, False)),
 }
 """What is left out has the default of the reference's configuration class, which is GPT-2's more than LLaDA's."""
+
+_KNOWN = (
+    *("d_model", "n_heads", "n_kv_heads", "n_layers", "mlp_hidden_size", "mlp_ratio", "vocab_size", "embedding_size"),
+    *("max_sequence_length", "rms_norm_eps", "rope_theta", "rope_parameters", "rope_scaling"),
+    # Of ALiBi, of a norm and of a cache that are not used, and of training; the head is tied by `weight_tying` alone.
+    *("alibi_bias_max", "attention_layer_norm_with_affine", "precision", "tie_word_embeddings"),
+    # MMaDA's image tokenizer, and where its vocabulary came from.
+    *("codebook_size", "num_vq_tokens", "llm_vocab_size", "new_vocab_size", "num_new_special_tokens"),
+    *("llm_model_path", "w_clip_vit"),
+)
 
 _OUTER = {"wte": "model.embed_tokens", "ln_f": "model.norm", "ff_out": "lm_head"}
 _INNER = {
@@ -89,7 +98,7 @@ def _key_heads(config: RawConfig, heads: int) -> int:
 
 def _config(checkpoint: Checkpoint) -> LlamaConfig:
     raw = checkpoint.config
-    refuse_surprises(raw, _ALLOWED, "LlamaForCausalLM")
+    refuse_surprises(raw, _ALLOWED, "LlamaForCausalLM", _KNOWN)
     width, heads = whole(raw, "d_model"), whole(raw, "n_heads")
     key_heads = _key_heads(raw, heads)
     if width % heads or heads % key_heads:
@@ -106,7 +115,7 @@ def _config(checkpoint: Checkpoint) -> LlamaConfig:
         num_key_value_heads=key_heads,
         max_position_embeddings=whole(raw, "max_sequence_length"),
         rms_norm_eps=real(raw, "rms_norm_eps", 1e-5),
-        rope_parameters={"rope_type": "default", "rope_theta": real(raw, "rope_theta", 10000.0)},
+        rope_parameters={"rope_type": "default", "rope_theta": unscaled_base(raw, "LlamaForCausalLM")},
         tie_word_embeddings=raw.get("weight_tying", True),
         bos_token_id=token_id(raw, "bos_token_id"),
         eos_token_id=token_id(raw, "eos_token_id"),

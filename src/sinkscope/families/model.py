@@ -27,19 +27,18 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging as library_log
 
-from sinkscope.errors import UserError
-from sinkscope.families.base import Body, Family, find_adapter
+from sinkscope.errors import UserError, refusing
+from sinkscope.families.base import Body, Family
+from sinkscope.families.building import OURS, prepare, try_loaded
 from sinkscope.families.checkpoint import Checkpoint, resolve
 from sinkscope.families.shape import Shape, shape_of
-from sinkscope.families.stored import StoredTensor, common_dtype, float_dtype, read_stored
-from sinkscope.families.weights import check_report, check_stored
+from sinkscope.families.stored import StoredTensor, common_dtype, float_dtype
+from sinkscope.families.weights import check_report
 
 DTYPES: Mapping[str, torch.dtype] = {
     name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")
 }
 _WIDE = (torch.float32, torch.float64)
-MIXED_PRECISION_ATTENTION = "sinkscope"
-"""The attention function that takes float32 queries and keys beside half-precision values."""
 
 _MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 """Device maps that accelerate makes itself."""
@@ -58,11 +57,13 @@ class Model:
     """What the user asked for."""
     revision: str | None
     """The commit that a hub model resolved to."""
+    seen_shape: Shape | None = None
+    """Of its attention, as the trial before loading saw it."""
 
     @property
     def shape(self) -> Shape:
         """Layers and heads of its attention."""
-        return shape_of(self.network)
+        return shape_of(self.network) if self.seen_shape is None else self.seen_shape
 
     @property
     def device(self) -> torch.device:
@@ -100,7 +101,7 @@ def load_model(
     dtype: str | torch.dtype | None = None,
     device: str | torch.device | None = None,
     revision: str | None = None,
-    attention: str = MIXED_PRECISION_ATTENTION,
+    attention: str = OURS,
     device_map: DeviceMap | None = None,
 ) -> Model:
     """Load a checkpoint into a stock transformers network, on evaluation and without gradients.
@@ -116,24 +117,18 @@ def load_model(
         raise UserError(f"device={device} and device_map={device_map} exclude each other; leave one out")
     wished = None if dtype is None else parse_dtype(dtype)
     target = None if device_map is not None else parse_device(device)
-    checkpoint = resolve(name_or_folder, revision=revision)
-    adapter = find_adapter(checkpoint)
-    body = adapter.body(checkpoint)
-    stored = read_stored(checkpoint)
+    prepared = prepare(resolve(name_or_folder, revision=revision), attention)
+    checkpoint, body, stored = prepared.checkpoint, prepared.body, prepared.stored
     chosen = wished or stored_dtype(checkpoint, body, stored)
-    _check_support(checkpoint, body, attention, chosen)
-    skeleton = body.skeleton()
-    if body.native_names:
-        check_stored(checkpoint, body, skeleton, stored)
-    tokenizer = adapter.tokenizer(checkpoint)
-    family = adapter.family(checkpoint, skeleton, tokenizer)
+    _check_rotation(checkpoint, body, attention, chosen)
     network: Any = _read_network(checkpoint, body, chosen, attention, _placement(target, device_map))
     if body.float32_rotation and chosen not in _WIDE:
         network.model.rotary_emb = Float32Rotation(network.model.rotary_emb)
     if target is not None:
         network.to(target)
     network.eval().requires_grad_(False)
-    return Model(network, tokenizer, family, checkpoint.name, checkpoint.revision)
+    shape = prepared.shape if prepared.tried else try_loaded(prepared, network)
+    return Model(network, prepared.tokenizer, prepared.family, checkpoint.name, checkpoint.revision, shape)
 
 
 def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
@@ -173,22 +168,11 @@ def _check_attention(attention: str) -> None:
         raise UserError(f"attention={attention!r} is not registered; known: {', '.join(known)}")
 
 
-def _check_support(checkpoint: Checkpoint, body: Body, attention: str, dtype: torch.dtype) -> None:
-    name = body.network_class.__name__
-    network_class: Any = body.network_class
-    if attention != "eager" and not network_class.is_backend_compatible():
-        raise UserError(
-            f"{checkpoint.name}: {name} has attention code of its own, so attention={attention!r} would not be used"
-        )
-    if attention == MIXED_PRECISION_ATTENTION and not network_class._supports_sdpa:
-        raise UserError(
-            f"{checkpoint.name}: {name} has attention that SDPA can't compute (learned sinks, soft caps), on which "
-            f"attention={attention!r} rests; load it with attention='eager', unwatched"
-        )
-    if body.float32_rotation and dtype not in _WIDE and attention != MIXED_PRECISION_ATTENTION:
+def _check_rotation(checkpoint: Checkpoint, body: Body, attention: str, dtype: torch.dtype) -> None:
+    if body.float32_rotation and dtype not in _WIDE and attention != OURS:  # ours takes queries wider than values
         raise UserError(
             f"{checkpoint.name}: rope_full_precision=True rotates in float32; beside {dtype} weights only "
-            f"attention={MIXED_PRECISION_ATTENTION!r} can follow (asked: {attention!r}); use that or dtype='float32'"
+            f"attention={OURS!r} can follow (asked: {attention!r}); use that or dtype='float32'"
         )
 
 
@@ -220,6 +204,8 @@ def _read_network(
     checkpoint: Checkpoint, body: Body, dtype: torch.dtype, attention: str, device_map: DeviceMap | None
 ) -> PreTrainedModel:
     network_class: Any = body.network_class
+    if dtype is torch.float64:
+        body.config._experts_implementation = "eager"  # the library's default kernel for experts has no float64
     options: dict[str, Any] = {"key_mapping": dict(body.renames)} if body.renames else {}
     if checkpoint.gguf is not None:
         options["gguf_file"] = checkpoint.gguf
@@ -227,21 +213,17 @@ def _read_network(
         settings: Any = GenerationConfig
         # A foreign generation_config.json belongs to a foreign sampler, and is not read.
         options["generation_config"] = settings()
-    try:
-        with _no_table():
-            network, report = network_class.from_pretrained(
-                checkpoint.folder,
-                config=body.config,
-                dtype=dtype,
-                device_map=device_map,
-                attn_implementation=attention,
-                ignore_mismatched_sizes=True,  # reported, and refused by check_report with their names
-                output_loading_info=True,
-                **options,
-            )
-    except (ImportError, ValueError) as error:  # of what was asked: a kernel not installed, a device map that is none
-        reason = " ".join(str(error).split())[:300]
-        raise UserError(f"{checkpoint.name}: transformers does not load it so: {reason}") from error
+    with refusing(f"{checkpoint.name}: transformers does not load it so"), _no_table():
+        network, report = network_class.from_pretrained(
+            checkpoint.folder,
+            config=body.config,
+            dtype=dtype,
+            device_map=device_map,
+            attn_implementation=attention,
+            ignore_mismatched_sizes=True,  # reported, and refused by check_report with their names
+            output_loading_info=True,
+            **options,
+        )
     check_report(checkpoint, body, report)
     loaded: PreTrainedModel = network
     return loaded

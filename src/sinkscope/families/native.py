@@ -13,8 +13,8 @@ from transformers import CONFIG_MAPPING, PreTrainedConfig, PreTrainedModel, PreT
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from sinkscope.errors import UserError
-from sinkscope.families.base import library_config
 from sinkscope.families.checkpoint import Checkpoint
+from sinkscope.families.guard import library_config
 
 COMPUTED = (
     r"(^|\.)position_ids$",  # a buffer that old versions stored: 0, 1, 2, ...

@@ -21,7 +21,6 @@ from sinkscope.families.base import (
     Body,
     Family,
     eos_ids,
-    library_config,
     mask_id,
     pad_id,
     register,
@@ -29,7 +28,8 @@ from sinkscope.families.base import (
     without_causal_mask,
 )
 from sinkscope.families.checkpoint import Checkpoint
-from sinkscope.families.fields import Allowed, refuse_surprises, token_id, whole
+from sinkscope.families.fields import NATIVE, Allowed, refuse_surprises, refuse_windows, token_id, whole
+from sinkscope.families.guard import field_names, library_config
 from sinkscope.families.native import COMPUTED
 from sinkscope.families.tokenizers import read_stock_tokenizer
 
@@ -38,8 +38,8 @@ NEXT_TOKEN, MASKED_DIFFUSION = "next-token", "masked-diffusion"
 _QUESTION_END = "=>"
 
 _ALLOWED: Mapping[str, Allowed] = {
-    NEXT_TOKEN: {"quantization_config": (None, (None,)), "is_causal": (True, (True, None))},
-    MASKED_DIFFUSION: {"quantization_config": (None, (None,)), "is_causal": (False, (False, None))},
+    NEXT_TOKEN: {**NATIVE, "is_causal": (True, (True, None))},
+    MASKED_DIFFUSION: NATIVE,
 }
 _DECODING: Mapping[str, Mapping[str, object]] = {
     NEXT_TOKEN: {"max_new_tokens": 32, "temperature": 0.0},
@@ -75,7 +75,9 @@ def _read_section(checkpoint: Checkpoint) -> _Section:
 
 def _body(checkpoint: Checkpoint) -> Body:
     section = _read_section(checkpoint)
-    refuse_surprises(checkpoint.config, _ALLOWED[section.objective], f"a twin with {section.objective}")
+    body = f"a twin with {section.objective}"
+    refuse_surprises(checkpoint.config, _ALLOWED[section.objective], body, {SECTION, *field_names(LlamaConfig)})
+    refuse_windows(checkpoint.config, body)
     config = library_config(checkpoint, LlamaConfig)
     if section.trained_length > config.max_position_embeddings:
         raise UserError(

@@ -1,9 +1,9 @@
 """Whether the weights on disk are the weights that the network has: none missing, none left over, none of another
 shape.
 
-Where the names are known beforehand the check costs no reading (`check_stored`); what transformers renames by rules
-of its own is checked by its report after loading (`check_report`). Either way a weight without a place is an error:
-it most often means that the configuration does not tell the whole truth about the model.
+The headers are compared beforehand, under the names that transformers will give them (`check_stored`); what it merges
+or splits on the way is left to its report after loading (`check_report`). Either way a weight without a place is an
+error: it most often means that the configuration does not tell the whole truth about the model.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from transformers import PreTrainedModel
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
 from sinkscope.errors import UserError
 from sinkscope.families.base import Body
@@ -26,11 +28,14 @@ def check_stored(
     checkpoint: Checkpoint, body: Body, skeleton: PreTrainedModel, stored: Mapping[str, StoredTensor]
 ) -> None:
     """Compare names and shapes with the skeleton's. Raises `UserError` that names what does not fit."""
+    if checkpoint.gguf is not None:
+        return
     wanted = {name: tuple(weight.shape) for name, weight in skeleton.state_dict().items()}
-    placed = {_renamed(name, body.renames): name for name in stored}
+    placed, merged = _own_names(body, stored) if body.native_names else _library_names(skeleton, stored)
     # A tied weight may be left out of the file: the network takes the one it is tied to.
-    missing = wanted.keys() - placed.keys() - set(skeleton.all_tied_weights_keys)
-    _refuse(checkpoint, body, "missing", missing)
+    absent = wanted.keys() - placed.keys() - set(skeleton.all_tied_weights_keys)
+    left_out = (*merged, *(skeleton._keys_to_ignore_on_load_missing or ()))
+    _refuse(checkpoint, body, "missing", _untolerated(absent, left_out))
     surplus = {placed[name] for name in placed.keys() - wanted.keys()}
     _refuse(checkpoint, body, "surplus", _untolerated(surplus, body.surplus))
     differing = [
@@ -52,6 +57,25 @@ def check_report(checkpoint: Checkpoint, body: Body, report: Mapping[str, Any]) 
         raise UserError(
             f"{checkpoint.name}: the weights cannot be converted for {body.network_class.__name__}: {first}"
         )
+
+
+def _own_names(body: Body, stored: Iterable[str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Names in the network -> stored names, by the family's renames; nothing is merged."""
+    return {_renamed(name, body.renames): name for name in stored}, ()
+
+
+def _library_names(skeleton: PreTrainedModel, stored: Iterable[str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Names in the network -> stored names, by transformers' renames; and patterns of what it merges or splits."""
+    rules = get_model_conversion_mapping(skeleton)
+    renames = [rule for rule in rules if isinstance(rule, WeightRenaming)]
+    merging = [rule for rule in rules if isinstance(rule, WeightConverter)]
+    wanted, placed = skeleton.state_dict(), {}
+    for name in stored:
+        found, merged = rename_source_key(name, renames, merging, skeleton.base_model_prefix, wanted)
+        if merged is None:
+            placed[found] = name
+    ends = [pattern.strip("^$").replace("\\1", "*") for rule in merging for pattern in rule.target_patterns]
+    return placed, tuple(re.escape(end).replace(r"\*", ".*") for end in ends)
 
 
 def _renamed(name: str, renames: Mapping[str, str]) -> str:

@@ -19,10 +19,14 @@ from typing import Any
 import safetensors.torch
 import torch
 import transformers
-from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
 from sinkscope.errors import UserError, refusing
+from sinkscope.families.base import Body
+from sinkscope.families.building import skeleton_of
+from sinkscope.families.checkpoint import Checkpoint, resolve
+from sinkscope.families.guard import Limits, guarded, library_config
+from sinkscope.families.stored import read_stored
 from sinkscope.files import read_json, read_regular, write_whole
 from sinkscope.selection.backbones import BACKBONES, wrap
 from sinkscope.selection.model import SelectiveViT
@@ -131,7 +135,8 @@ def _check_card(card: Mapping[str, Any], file: Path) -> None:
 def _network(folder: Path, name: str) -> transformers.PreTrainedModel:
     if name not in BACKBONES:
         raise UserError(f"{folder.parent / CARD} names the network {name!r}, which is none of {', '.join(BACKBONES)}")
-    return _loaded(name, str(folder), local_files_only=True)
+    checkpoint, config = _stock_config(str(folder))
+    return _loaded(name, checkpoint, config)
 
 
 def load_backbone(name: str, classes: int, seed: int = 0) -> transformers.PreTrainedModel:
@@ -140,27 +145,45 @@ def load_backbone(name: str, classes: int, seed: int = 0) -> transformers.PreTra
     classes: how many it is to tell apart; where it was trained for others its head is drawn anew, by `seed`. Raises
         `UserError` for what is none of the classes that can be wrapped, and for a checkpoint that lacks other weights.
     """
-    try:
-        config = transformers.AutoConfig.from_pretrained(name)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{name} can't be read as a vision transformer: {str(error).splitlines()[0]}") from error
-    known = [one for one in config.architectures or [] if one in BACKBONES]
+    checkpoint, config = _stock_config(name)
+    said = checkpoint.config.get("architectures") or []
+    known = [one for one in said if one in BACKBONES]
     if not known:
         raise UserError(
-            f"{name} is {', '.join(config.architectures or ['of no class'])}; tokens can be selected in "
-            f"{', '.join(sorted(BACKBONES))}"
+            f"{name} is {', '.join(said or ['of no class'])}; tokens can be selected in {', '.join(sorted(BACKBONES))}"
         )
+    config.num_labels = classes
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return _loaded(known[0], name, heads=True, num_labels=classes, ignore_mismatched_sizes=True)
+        return _loaded(known[0], checkpoint, config, heads=True)
 
 
-def _loaded(kind: str, place: str, *, heads: bool = False, **settings: Any) -> transformers.PreTrainedModel:
-    """A network with all its weights from the checkpoint; heads: but for those of its classifiers."""
+def _stock_config(name: str) -> tuple[Checkpoint, transformers.PreTrainedConfig]:
+    """The files of a stock vision transformer. Raises `UserError` for what transformers does not know by its type."""
     try:
-        network, told = getattr(transformers, kind).from_pretrained(place, output_loading_info=True, **settings)
-    except (OSError, ValueError, RuntimeError, TypeError, SafetensorError, StrictDataclassError) as error:
-        raise UserError(f"{place} can't be read as {kind}: {str(error).splitlines()[0]}") from error
+        checkpoint = resolve(name)
+        checkpoint = guarded(checkpoint, Limits.of(read_stored(checkpoint)))
+        kind = str(checkpoint.config.get("model_type"))
+        if kind not in transformers.CONFIG_MAPPING:
+            raise UserError(
+                f"config.json: model_type={kind!r} is none of transformers' own; wanted a ViT or DeiT as transformers "
+                "saves it (timm's files are others)"
+            )
+        return checkpoint, library_config(checkpoint, transformers.CONFIG_MAPPING[kind])
+    except UserError as error:
+        raise UserError(f"{name} can't be read as a vision transformer: {error}") from error
+
+
+def _loaded(
+    kind: str, checkpoint: Checkpoint, config: transformers.PreTrainedConfig, *, heads: bool = False
+) -> transformers.PreTrainedModel:
+    """A network with all its weights from the checkpoint; heads: but for those of its classifiers."""
+    place, network_class = checkpoint.name, getattr(transformers, kind)
+    skeleton_of(checkpoint, Body(network_class=network_class, config=config), Limits.of(read_stored(checkpoint)))
+    with refusing(f"{place} can't be read as {kind}"):
+        network, told = network_class.from_pretrained(
+            checkpoint.folder, config=config, output_loading_info=True, ignore_mismatched_sizes=heads
+        )
     named = [
         str(key[0] if isinstance(key, tuple) else key)
         for what in ("missing_keys", "unexpected_keys", "mismatched_keys")

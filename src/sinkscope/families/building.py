@@ -1,0 +1,238 @@
+"""From a checkpoint to all that can be known without a weight: the one way of `load_model` and `describe_model`.
+
+    prepared = prepare(resolve("GSAI-ML/LLaDA-8B-Instruct"))
+    prepared.skeleton, prepared.family, prepared.shape
+
+The network is built without memory (meta device) and tried there: a few tokens pass through it, with a cache where
+decoding will use one. So what a class does with attention, caches and heads is seen, not believed. Costs tenths of a
+second. Misleads: a network that looks at values (GPT-2, mixtures that sort) cannot be tried before it is loaded.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import threading
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
+from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
+    DynamicCache,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.masking_utils import sdpa_mask
+
+from sinkscope.errors import UserError, refusing
+from sinkscope.families.base import Body, Family, find_adapter
+from sinkscope.families.checkpoint import Checkpoint
+from sinkscope.families.guard import Limits, check_config, guarded
+from sinkscope.families.shape import Shape, shape_of
+from sinkscope.families.stored import StoredTensor, read_stored
+from sinkscope.families.weights import check_stored
+
+OURS = "sinkscope"
+"""The attention function that every command loads a network with."""
+_TRIAL = "sinkscope-trial"
+_TRIAL_LENGTH = 5
+_SPARE_WEIGHTS, _SPARE_VALUES = 1024, 1 << 25
+"""Of a network beyond what is stored: weights before they are tied, and tables that are computed."""
+_PACKED = 8
+"""Values in a stored one, at most, where the weights are quantised."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A checkpoint that was found fit to be loaded."""
+
+    checkpoint: Checkpoint
+    body: Body
+    stored: dict[str, StoredTensor]
+    """Empty for a hub model whose weights were not fetched."""
+    skeleton: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase | None
+    family: Family
+    shape: Shape
+    tried: bool
+    """False where only the loaded network can be tried."""
+
+
+def prepare(checkpoint: Checkpoint, attention: str = OURS, *, weights: bool = True) -> Prepared:
+    """All checks that need no weights. Raises `UserError` for a checkpoint that cannot be loaded with this attention.
+
+    `weights=False` lets a hub model pass whose weight files are not in the cache.
+    """
+    stored, absent = _headers(checkpoint)
+    limits = Limits.of(stored)
+    checkpoint = guarded(checkpoint, limits)
+    adapter = find_adapter(checkpoint)
+    body = adapter.body(checkpoint)
+    if checkpoint.gguf is not None:
+        told = {str(name): value for name, value in body.config.to_dict().items() if name != "id2label"}
+        guarded(replace(checkpoint, config=told), limits)
+    _check_support(checkpoint, body, attention)
+    if absent is not None and (weights or checkpoint.revision is None):
+        raise absent
+    network_class: Any = body.network_class
+    watchable = network_class.is_backend_compatible() and network_class._supports_sdpa
+    skeleton = skeleton_of(checkpoint, body, limits, _TRIAL if watchable else None)
+    if stored:
+        check_stored(checkpoint, body, skeleton, stored)
+    shape = shape_of(skeleton)
+    tokenizer = adapter.tokenizer(checkpoint)
+    family = adapter.family(checkpoint, skeleton, tokenizer)
+    seen = try_out(checkpoint, skeleton, shape, caching=not family.bidirectional) if watchable else shape
+    return Prepared(
+        checkpoint=checkpoint,
+        body=body,
+        stored=stored,
+        skeleton=skeleton,
+        tokenizer=tokenizer,
+        family=family,
+        shape=seen or shape,
+        tried=seen is not None,
+    )
+
+
+def _headers(checkpoint: Checkpoint) -> tuple[dict[str, StoredTensor], UserError | None]:
+    """The headers, or what is wrong with them: a configuration that is wrong too has the first word."""
+    try:
+        return read_stored(checkpoint), None
+    except UserError as error:
+        return {}, error
+
+
+def _check_support(checkpoint: Checkpoint, body: Body, attention: str) -> None:
+    network_class: Any = body.network_class
+    name, eager = network_class.__name__, "in Python, load_model(..., attention='eager') runs it unwatched"
+    if attention != "eager" and not network_class.is_backend_compatible():
+        raise UserError(
+            f"{checkpoint.name}: {name} has attention code of its own, so attention={attention!r} would not be used "
+            f"and no command can watch it; take a model of another class ({eager})"
+        )
+    if attention == OURS and not network_class._supports_sdpa:
+        raise UserError(
+            f"{checkpoint.name}: {name} has attention that SDPA can't compute (learned sinks, soft caps), on which "
+            f"every command rests; take a model of another class ({eager})"
+        )
+
+
+def skeleton_of(checkpoint: Checkpoint, body: Body, limits: Limits, attention: str | None = None) -> PreTrainedModel:
+    """The network without memory, for names, shapes and a trial. Refused before it has more weights than the files.
+
+    `attention`: what the skeleton is run with; None where it is not run. Raises `UserError`.
+    """
+    check_config(body.config, limits)
+    config, network_class = copy.deepcopy(body.config), body.network_class
+    skeleton: Any
+    config._attn_implementation = attention
+    config._experts_implementation = None if attention is None else "batched_mm"  # the one that looks at no values
+    packed = _PACKED if getattr(config, "quantization_config", None) is not None else 1
+    most = 2 * packed * limits.values + _SPARE_VALUES
+    thread, seen = threading.get_ident(), 0
+
+    def count(_: nn.Module, name: str, weight: object) -> None:
+        nonlocal seen
+        if threading.get_ident() != thread or not isinstance(weight, Tensor):
+            return
+        seen += 1
+        if seen > 4 * limits.tensors + _SPARE_WEIGHTS or weight.numel() > most:
+            raise UserError(
+                f"{checkpoint.name}: config.json asks for more than the {limits.tensors} weights of {limits.values} "
+                f"values that are stored (at {name}, {list(weight.shape)}); correct config.json"
+            )
+
+    hook = register_module_parameter_registration_hook(count)
+    try:
+        with refusing(f"{checkpoint.name}: config.json makes no {network_class.__name__}"), torch.device("meta"):
+            skeleton = network_class(config)
+    finally:
+        hook.remove()
+    wanted = sum(weight.numel() for weight in (*skeleton.parameters(), *skeleton.buffers()))
+    if limits.known and wanted > most:
+        raise UserError(
+            f"{checkpoint.name}: config.json asks for {wanted} values, {limits.values} are stored; correct config.json"
+        )
+    network: PreTrainedModel = skeleton.eval()
+    return network
+
+
+_calls = threading.local()
+
+
+def _note(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
+) -> tuple[Tensor, None]:
+    """Take down the shapes of one call of attention; the output has its shape and nothing else."""
+    refused = [name for name in ("softcap", "s_aux") if kwargs.get(name) is not None]
+    if refused:
+        raise ValueError(f"its attention uses {refused[0]}, which SDPA can't compute")
+    groups = getattr(module, "num_key_value_groups", None) or query.shape[1] // key.shape[1]
+    if query.shape[1] != groups * key.shape[1]:
+        raise ValueError(f"{query.shape[1]} heads do not go with {key.shape[1]} key heads in {groups} groups")
+    asked = kwargs.get("is_causal")
+    causal = bool(getattr(module, "is_causal", True) if asked is None else asked)
+    told = None if attention_mask is not None or query.shape[2] == 1 else causal
+    _calls.seen.append((query.shape[1], key.shape[1], key.shape[-1], told))
+    return value.new_zeros((query.shape[0], query.shape[2], query.shape[1], value.shape[-1])), None
+
+
+AttentionInterface.register(_TRIAL, _note)
+AttentionMaskInterface.register(_TRIAL, sdpa_mask)
+
+
+@torch.no_grad()
+def try_out(checkpoint: Checkpoint, network: PreTrainedModel, shape: Shape, *, caching: bool) -> Shape | None:
+    """Pass tokens through a network that has the trial's attention, and say what shape its attention has.
+
+    None where the network looks at values and has none. Raises `UserError` for a network that fails, calls no
+    attention, or whose layers differ in heads.
+    """
+    name = type(network).__name__
+    accepted, device = inspect.signature(network.forward).parameters, torch.device(network.device)
+    options: dict[str, Any] = {"use_cache": caching} if "use_cache" in accepted else {}
+    _calls.seen = []
+    with refusing(f"{checkpoint.name}: {name} can't be run as sinkscope runs a model"):
+        cache = DynamicCache(config=network.config) if caching else None
+        try:
+            for length in (_TRIAL_LENGTH, 1) if caching else (_TRIAL_LENGTH,):
+                tokens = torch.zeros(1, length, dtype=torch.long, device=device)
+                with device:
+                    network(input_ids=tokens, **options, **({} if cache is None else {"cache": cache}))
+        except (RuntimeError, NotImplementedError) as error:
+            if device.type == "meta" and "meta tensor" in str(error):
+                return None
+            raise
+    if not _calls.seen:
+        raise UserError(f"{checkpoint.name}: {name} computes no attention with this config.json: nothing to watch")
+    if any(causal is not None and causal != caching for *_, causal in _calls.seen):
+        sees = "does not see tokens from left to right" if caching else "sees no token behind its own"
+        raise UserError(
+            f"{checkpoint.name}: {name} {sees} with this config.json, as its family does; correct is_causal or "
+            "is_decoder there, or architectures"
+        )
+    kinds = sorted({call[:3] for call in _calls.seen})
+    if len(kinds) > 1 or kinds[0][0] != shape.heads:
+        told = ", ".join(f"{heads} heads over {keys} key heads of {dim}" for heads, keys, dim in kinds)
+        raise UserError(
+            f"{checkpoint.name}: the layers of {name} differ in their attention ({told}; {shape.heads} heads are "
+            "declared), which sinkscope can't lay out in one table; take another model"
+        )
+    _, kv_heads, head_dim = kinds[0]
+    return Shape(layers=shape.layers, heads=shape.heads, kv_heads=kv_heads, head_dim=head_dim)
+
+
+def try_loaded(prepared: Prepared, network: PreTrainedModel) -> Shape:
+    """The same trial of a loaded network, for one that could not be tried without its weights."""
+    before = network.config._attn_implementation
+    network.set_attn_implementation(_TRIAL)
+    try:
+        seen = try_out(prepared.checkpoint, network, prepared.shape, caching=not prepared.family.bidirectional)
+    finally:
+        network.set_attn_implementation(before)
+    return seen or prepared.shape
