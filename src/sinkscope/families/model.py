@@ -27,12 +27,12 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging as library_log
 
-from sinkscope.errors import UserError
+from sinkscope.errors import UserError, refusing
 from sinkscope.families.base import Body, Family, find_adapter
 from sinkscope.families.checkpoint import Checkpoint, resolve
 from sinkscope.families.shape import Shape, shape_of
 from sinkscope.families.stored import StoredTensor, common_dtype, float_dtype, read_stored
-from sinkscope.families.weights import check_report, check_stored
+from sinkscope.families.weights import check_report, check_stored, check_values
 
 DTYPES: Mapping[str, torch.dtype] = {
     name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")
@@ -129,6 +129,7 @@ def load_model(
         network.model.rotary_emb = Float32Rotation(network.model.rotary_emb)
     if target is not None:
         network.to(target)
+    check_values(checkpoint, body, network, stored)
     network.eval().requires_grad_(False)
     return Model(network, tokenizer, family, checkpoint.name, checkpoint.revision)
 
@@ -209,21 +210,17 @@ def _read_network(
         settings: Any = GenerationConfig
         # A foreign generation_config.json belongs to a foreign sampler, and is not read.
         options["generation_config"] = settings()
-    try:
-        with _no_table():
-            network, report = network_class.from_pretrained(
-                checkpoint.folder,
-                config=body.config,
-                dtype=dtype,
-                device_map=device_map,
-                attn_implementation=attention,
-                ignore_mismatched_sizes=True,  # reported, and refused by check_report with their names
-                output_loading_info=True,
-                **options,
-            )
-    except (ImportError, ValueError) as error:  # of what was asked: a kernel not installed, a device map that is none
-        reason = " ".join(str(error).split())[:300]
-        raise UserError(f"{checkpoint.name}: transformers does not load it so: {reason}") from error
+    with refusing(f"{checkpoint.name}: transformers does not load it so"), _no_table():
+        network, report = network_class.from_pretrained(
+            checkpoint.folder,
+            config=body.config,
+            dtype=dtype,
+            device_map=device_map,
+            attn_implementation=attention,
+            ignore_mismatched_sizes=True,  # reported, and refused by check_report with their names
+            output_loading_info=True,
+            **options,
+        )
     check_report(checkpoint, body, report)
     loaded: PreTrainedModel = network
     return loaded

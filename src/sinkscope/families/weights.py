@@ -3,23 +3,29 @@ shape.
 
 Where the names are known beforehand the check costs no reading (`check_stored`); what transformers renames by rules
 of its own is checked by its report after loading (`check_report`). Either way a weight without a place is an error:
-it most often means that the configuration does not tell the whole truth about the model.
+it most often means that the configuration does not tell the whole truth about the model. What was loaded is looked at once more
+(`check_values`, one pass over the weights without a copy): a network with a single NaN computes nothing else.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
+import torch
 from transformers import PreTrainedModel
 
 from sinkscope.errors import UserError
 from sinkscope.families.base import Body
 from sinkscope.families.checkpoint import Checkpoint
-from sinkscope.families.stored import StoredTensor
+from sinkscope.families.stored import StoredTensor, common_dtype, float_dtype
 
 _SHOWN = 5
+_NOT_REAL = ("I", "U", "BOOL", "C")
+"""How the names of dtypes begin that hold whole, complex or truth values."""
 
 
 def check_stored(
@@ -52,6 +58,41 @@ def check_report(checkpoint: Checkpoint, body: Body, report: Mapping[str, Any]) 
         raise UserError(
             f"{checkpoint.name}: the weights cannot be converted for {body.network_class.__name__}: {first}"
         )
+
+
+@torch.no_grad()
+def check_values(
+    checkpoint: Checkpoint, body: Body, network: PreTrainedModel, stored: Mapping[str, StoredTensor]
+) -> None:
+    """Raise `UserError` naming the first weight that holds what is no finite number, or that was stored as something
+    else than real numbers. Buffers may hold minus infinity, as masks do."""
+    kinds = {_renamed(name, body.renames): tensor.dtype for name, tensor in stored.items()}
+    weights = {name for name, _ in network.named_parameters()}
+    for name, tensor in chain(network.named_parameters(), network.named_buffers()):
+        if tensor.is_meta or not tensor.is_floating_point() or tensor.numel() == 0:
+            continue
+        kind = kinds.get(name, "").removeprefix("torch.").upper()
+        if name in weights and checkpoint.gguf is None and kind.startswith(_NOT_REAL):
+            raise UserError(
+                f"{checkpoint.name}: {name} is stored as {kind}, whole or complex numbers, wanted real ones; fetch a "
+                "checkpoint in float32, bfloat16 or float16"
+            )
+        low, high = (float(one) for one in torch.aminmax(tensor))
+        if math.isnan(low):  # as both ends are where one value is
+            raise UserError(f"{checkpoint.name}: {name} holds NaN; the checkpoint is damaged, fetch it again")
+        if high == math.inf or (low == -math.inf and name in weights):
+            _refuse_infinite(checkpoint, name, tensor.dtype, float_dtype(common_dtype(stored)))
+
+
+def _refuse_infinite(checkpoint: Checkpoint, name: str, dtype: torch.dtype, stored: torch.dtype) -> None:
+    short, largest = str(dtype).removeprefix("torch."), torch.finfo(dtype).max
+    if largest < torch.finfo(stored).max:
+        wider = "float32" if dtype == torch.bfloat16 else "bfloat16 or float32"
+        raise UserError(
+            f"{checkpoint.name}: {name} holds values beyond {largest:g}, the largest of {short}; load it with "
+            f"dtype={'float64' if dtype == torch.float32 else wider}"
+        )
+    raise UserError(f"{checkpoint.name}: {name} holds infinity; the checkpoint is damaged, fetch it again")
 
 
 def _renamed(name: str, renames: Mapping[str, str]) -> str:
