@@ -16,10 +16,11 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from sinkscope.errors import UserError
+from sinkscope.errors import UserError, refusing
 from sinkscope.families.base import Adapter, Body, Family, eos_ids, pad_id, register, special_ids
 from sinkscope.families.checkpoint import Checkpoint, RawConfig, read_json
 from sinkscope.families.fields import Allowed, refuse_surprises
+from sinkscope.families.gguf_header import read_gguf_header
 from sinkscope.families.native import COMPUTED, context_length, is_causal, native_config, position_offset
 from sinkscope.families.tokenizers import read_stock_tokenizer
 
@@ -32,15 +33,16 @@ _BUFFERS = (
 
 
 def _gguf_config(checkpoint: Checkpoint) -> PreTrainedConfig:
-    try:
+    with refusing(f"{checkpoint.name}: transformers cannot read the metadata of this GGUF file"):
         config: PreTrainedConfig = AutoConfig.from_pretrained(checkpoint.folder, gguf_file=checkpoint.gguf)
-    except ImportError as error:
+    tensors, _ = read_gguf_header(checkpoint.folder / str(checkpoint.gguf))
+    stored = len({tensor.name.split(".")[1] for tensor in tensors if tensor.name.startswith("blk.")})
+    wanted = getattr(config.get_text_config(), "num_hidden_layers", stored)
+    if wanted > stored:  # transformers looks for every weight of every layer, for minutes
         raise UserError(
-            f"{checkpoint.name}: GGUF files need more packages; run: pip install 'sinkscope[gguf]'"
-        ) from error
-    except (OSError, ValueError, KeyError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise UserError(f"{checkpoint.name}: transformers cannot read this GGUF file: {reason}") from error
+            f"{checkpoint.name}: the metadata names {wanted} layers (or none, and {wanted} is the default), the file "
+            f"holds {stored}; fetch it again"
+        )
     return config
 
 

@@ -70,7 +70,10 @@ def _read_pickle(path: Path) -> dict[str, StoredTensor]:
         with zipfile.ZipFile(path) as archive:  # PyTorch packs nothing; packed, a few bytes could become any number
             if sum(entry.file_size for entry in archive.infolist()) > size:
                 raise ValueError("its parts are larger than the file")
-    content = torch.load(path, map_location="meta", weights_only=True)
+    try:
+        content = torch.load(path, map_location="meta", weights_only=True)
+    except (MemoryError, RuntimeError) as error:  # of what a damaged pickle claims; on the meta device weights need none
+        raise ValueError(str(error).partition("\n")[0] or "it claims more than there is memory") from error
     if not isinstance(content, dict):
         raise ValueError(f"it holds {type(content).__name__}, wanted tensors by name")
     stored: dict[str, StoredTensor] = {}
@@ -94,7 +97,7 @@ def _read_gguf(path: Path) -> dict[str, StoredTensor]:
     for tensor in sorted(tensors, key=lambda one: one.offset):
         kind = GGMLQuantizationType(tensor.kind)
         values, size = GGML_QUANT_SIZES[kind]
-        if tensor.name in stored or start + tensor.offset < end or tensor.shape[-1:] and tensor.shape[-1] % values:
+        if tensor.name in stored or start + tensor.offset < end or (tensor.shape[-1:] and tensor.shape[-1] % values):
             raise ValueError(f"{tensor.name} comes twice, overlaps another, or is no whole number of blocks")
         stored[tensor.name] = StoredTensor(kind.name, tensor.shape)
         end = start + tensor.offset + math.prod(tensor.shape) // values * size

@@ -3,8 +3,10 @@ shape.
 
 Where the names are known beforehand the check costs no reading (`check_stored`); what transformers renames by rules
 of its own is checked by its report after loading (`check_report`). Either way a weight without a place is an error:
-it most often means that the configuration does not tell the whole truth about the model. What was loaded is looked at once more
-(`check_values`, one pass over the weights without a copy): a network with a single NaN computes nothing else.
+it most often means that the configuration does not tell the whole truth about the model.
+
+What was loaded is looked at once more (`check_values`, one pass without a copy): a network with one NaN computes
+nothing else.
 """
 
 from __future__ import annotations
@@ -45,6 +47,13 @@ def check_stored(
         if name in wanted and stored[stored_name].shape != wanted[name]
     ]
     _refuse(checkpoint, body, "of another shape than config.json says", differing)
+    floating = {name for name, weight in skeleton.named_parameters() if weight.is_floating_point()}
+    unreal = [
+        f"{stored_name} is {stored[stored_name].dtype}"
+        for name, stored_name in placed.items()
+        if name in floating and stored[stored_name].dtype.removeprefix("torch.").upper().startswith(_NOT_REAL)
+    ]
+    _refuse(checkpoint, body, "stored as whole or complex numbers, wanted real ones", unreal)
 
 
 def check_report(checkpoint: Checkpoint, body: Body, report: Mapping[str, Any]) -> None:
@@ -61,22 +70,13 @@ def check_report(checkpoint: Checkpoint, body: Body, report: Mapping[str, Any]) 
 
 
 @torch.no_grad()
-def check_values(
-    checkpoint: Checkpoint, body: Body, network: PreTrainedModel, stored: Mapping[str, StoredTensor]
-) -> None:
-    """Raise `UserError` naming the first weight that holds what is no finite number, or that was stored as something
-    else than real numbers. Buffers may hold minus infinity, as masks do."""
-    kinds = {_renamed(name, body.renames): tensor.dtype for name, tensor in stored.items()}
+def check_values(checkpoint: Checkpoint, network: PreTrainedModel, stored: Mapping[str, StoredTensor]) -> None:
+    """Raise `UserError` naming the first weight that holds what is no finite number. Buffers may hold minus infinity,
+    as masks do."""
     weights = {name for name, _ in network.named_parameters()}
     for name, tensor in chain(network.named_parameters(), network.named_buffers()):
         if tensor.is_meta or not tensor.is_floating_point() or tensor.numel() == 0:
             continue
-        kind = kinds.get(name, "").removeprefix("torch.").upper()
-        if name in weights and checkpoint.gguf is None and kind.startswith(_NOT_REAL):
-            raise UserError(
-                f"{checkpoint.name}: {name} is stored as {kind}, whole or complex numbers, wanted real ones; fetch a "
-                "checkpoint in float32, bfloat16 or float16"
-            )
         low, high = (float(one) for one in torch.aminmax(tensor))
         if math.isnan(low):  # as both ends are where one value is
             raise UserError(f"{checkpoint.name}: {name} holds NaN; the checkpoint is damaged, fetch it again")
