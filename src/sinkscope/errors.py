@@ -45,7 +45,7 @@ def refusing(what: str, advice: str = "") -> Iterator[None]:
         kind = type(error).__name__
         if not isinstance(error, Exception) and kind != "PanicException":
             raise
-        if any(words in f"{kind}: {error}" for words in _OUT_OF_MEMORY):
+        if isinstance(error, RuntimeError) and any(words in f"{kind}: {error}" for words in _OUT_OF_MEMORY):
             raise
         said = shortened(str(error) or kind)
         reason = said if type(error) is Exception or (isinstance(error, _PLAIN) and str(error)) else f"{kind}: {said}"

@@ -68,8 +68,8 @@ def describe_model(name_or_folder: str | Path, *, revision: str | None = None) -
     """
     checkpoint = resolve(name_or_folder, revision=revision, weights=False)
     adapter = find_adapter(checkpoint)
-    stored = _stored(checkpoint)
     body = adapter.body(checkpoint)
+    stored = _stored(checkpoint)
     skeleton = body.skeleton()
     if stored and body.native_names:
         check_stored(checkpoint, body, skeleton, stored)

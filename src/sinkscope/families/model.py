@@ -115,8 +115,8 @@ def load_model(
     target = None if device_map is not None else parse_device(device)
     checkpoint = resolve(name_or_folder, revision=revision)
     adapter = find_adapter(checkpoint)
-    stored = read_stored(checkpoint)  # first: libraries read a damaged GGUF file without a look at its length
     body = adapter.body(checkpoint)
+    stored = read_stored(checkpoint)
     chosen = wished or stored_dtype(checkpoint, body, stored)
     _check_support(checkpoint, body, attention, chosen)
     skeleton = body.skeleton()
