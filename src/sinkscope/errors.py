@@ -47,7 +47,7 @@ def refusing(what: str, advice: str = "") -> Iterator[None]:
             raise
         if isinstance(error, RuntimeError) and any(words in f"{kind}: {error}" for words in _OUT_OF_MEMORY):
             raise
-        said = shortened(str(error) or kind)
+        said = shortened(getattr(error, "strerror", None) or str(error) or kind)
         reason = said if type(error) is Exception or (isinstance(error, _PLAIN) and str(error)) else f"{kind}: {said}"
         raise UserError(f"{what} ({reason}){'; ' if advice else ''}{advice}") from error
 

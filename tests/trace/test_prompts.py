@@ -55,8 +55,8 @@ def test_any_text_comes_through(texts: list[str]) -> None:
         ("\n \n", "standard input holds no prompts"),
         ('{"prompt": "a"}\n{"prompt": \n', "line 2 is not JSON"),
         ("What is this?", "line 1 is not JSON"),
-        ('["a"]', "line 1 is a list: expected an object"),
-        ("null", "line 1 is null"),
+        ('["a"]', "line 1 holds a list; expected one object"),
+        ("null", "line 1 holds null"),
         ("[" * 100_000, "line 1 is not JSON that can be read"),
         ('{"prompt": ' + "9" * 5000 + "}", "line 1 is not JSON that can be read"),
         ('\n{"id": "x"}', "line 2 needs one of prompt, messages and input_ids, got none"),
@@ -65,9 +65,9 @@ def test_any_text_comes_through(texts: list[str]) -> None:
         ('{"prompt": "\\ud800"}', "line 1: prompt is not valid Unicode"),
         ('{"messages": "Hi"}', "messages must be a list of messages, got text"),
         ('{"messages": []}', "messages must be a list of messages, got none"),
-        ('{"messages": ["Hi"]}', "message 1 must be an object with role and content, got text"),
+        ('{"messages": ["Hi"]}', "message 1 is str, wanted an object with role and content"),
         ('{"messages": [{"role": "user"}]}', "message 1 has no content"),
-        ('{"messages": [{"role": "user", "content": ["a"]}]}', "content of message 1 must be text, got a list"),
+        ('{"messages": [{"role": "user", "content": ["a"]}]}', "message 1: a part of a content must be .*, got str"),
         ('{"input_ids": "1 2"}', "input_ids must be a list of token ids, got text"),
         ('{"input_ids": [1, -2]}', "input_ids must be integers from 0 on, got -2 as number 2"),
         ('{"input_ids": [1.0]}', r"got 1\.0 as number 1"),
@@ -93,7 +93,7 @@ def test_bytes_that_are_not_utf8_are_named() -> None:
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"can't read the prompts .*none\.jsonl: No such file"):
+    with pytest.raises(UserError, match=r"can't read the prompts .*none\.jsonl \(No such file"):
         read_prompts(tmp_path / "none.jsonl")
     with pytest.raises(UserError, match="Is a directory"):
         read_prompts(tmp_path)
