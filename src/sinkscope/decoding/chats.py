@@ -106,8 +106,8 @@ def _whole(tokenizer: Any, forms: Sequence[list[Message]], options: Mapping[str,
 
 
 def _bounded(work: Callable[[], str], most: int) -> str:
-    """What `work` gives, computed in a child process with a limit of time, memory and characters. Raises `ValueError` with
-    what went wrong there."""
+    """What `work` gives, computed in a child process with limits of time, memory and characters. Raises `ValueError`
+    with what went wrong there."""
     if not hasattr(os, "fork"):
         return work()
     reading, writing = os.pipe()

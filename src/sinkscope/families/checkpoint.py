@@ -118,9 +118,7 @@ def resolve(name_or_folder: str | Path, *, revision: str | None = None, weights:
     """Find a checkpoint's files; `weights=False` fetches none from the hub. Raises `UserError` where there is none."""
     name = str(name_or_folder)
     with refusing(f"{shortened(repr(name))} can't be the name of a folder, a file or a model"):
-        checkpoint = _find(name, Path(name).expanduser(), revision, weights)
-        _refuse_odd_files(checkpoint)
-    return checkpoint
+        return _find(name, Path(name).expanduser(), revision, weights)
 
 
 def _find(name: str, path: Path, revision: str | None, weights: bool) -> Checkpoint:
@@ -135,18 +133,17 @@ def _find(name: str, path: Path, revision: str | None, weights: bool) -> Checkpo
     return _from_hub(name, path, revision, weights)
 
 
-def _refuse_odd_files(checkpoint: Checkpoint) -> None:
+def _refuse_odd_files(folder: Path, *, shared: bool = False) -> None:
     """Refuse pipes and devices under the names that libraries will open, on which they would wait for ever, and what
-    is far too large to be a configuration or a tokenizer."""
-    folder = checkpoint.folder
+    is far too large to be a configuration or a tokenizer. `shared`: the folder holds other files than the model's."""
     for path in (*folder.iterdir(), *folder.glob("additional_chat_templates/*")):
         small = any(fnmatch(path.name, pattern) for pattern in _SMALL_FILES)
         if not small and not any(fnmatch(path.name, pattern) for pattern in _WEIGHTS):
             continue
         if path.exists() and not path.is_file() and not path.is_dir():
             raise UserError(f"{path} is a pipe or a device, wanted a file; take it out of the folder")
-        if checkpoint.gguf is not None:
-            continue  # the files beside it are somebody else's
+        if shared:
+            continue
         if path.is_dir():
             raise UserError(f"{path} is a folder, wanted a file; take it out, or fetch the checkpoint again")
         if small and path.exists() and path.stat().st_size > _LARGEST_SMALL:
@@ -159,6 +156,7 @@ def _refuse_odd_files(checkpoint: Checkpoint) -> None:
 def _local(name: str, folder: Path, revision: str | None) -> Checkpoint:
     if revision is not None:
         raise UserError(f"{name} is a folder on this disk, it has no revision {revision!r}; leave revision out")
+    _refuse_odd_files(folder, shared=not (folder / "config.json").exists())
     if (folder / "adapter_config.json").is_file():
         raise UserError(f"{name}: adapter_config.json: an adapter, whose base model is elsewhere; merge the two first")
     if (folder / "config.json").is_file():
@@ -178,6 +176,7 @@ def _single_file(name: str, path: Path) -> Checkpoint:
         raise UserError(
             f"{name}: a single file must be GGUF (*.gguf); for safetensors name the folder with config.json"
         )
+    _refuse_odd_files(path.parent, shared=True)
     return Checkpoint(name=name, folder=path.parent, config={}, gguf=path.name)
 
 
@@ -201,6 +200,7 @@ def _from_hub(name: str, path: Path, revision: str | None, weights: bool) -> Che
         first_line = str(error).strip().splitlines()[0]
         raise UserError(f"{name}: the hub refused it at revision {revision or 'main'}: {first_line}") from error
     snapshot = Path(folder)
+    _refuse_odd_files(snapshot)
     if not (snapshot / "config.json").is_file() or (snapshot / "adapter_config.json").is_file():
         raise UserError(f"{name}: the hub repository holds no whole model (config.json at its root, and no adapter)")
     return Checkpoint(name=name, folder=snapshot, config=read_json(snapshot / "config.json"), revision=snapshot.name)
