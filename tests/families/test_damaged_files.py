@@ -326,15 +326,14 @@ def test_padding_is_an_id_that_the_network_has(causal_folder: Path, spoken: Path
     folder = tmp_path / "grown"
     shutil.copytree(causal_folder, folder)
     shutil.copy(spoken / "tokenizer.json", folder)
-    (folder / "tokenizer_config.json").write_text(json.dumps({"pad_token": "<new>", "eos_token": "</s>"}))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"pad_token": "w109", "eos_token": "</s>"}))
     content = json.loads((folder / "tokenizer.json").read_text())
-    flags = dict.fromkeys(["single_word", "lstrip", "rstrip", "normalized"], False)
-    content["added_tokens"].append({"id": 101, "content": "<new>", "special": True, **flags})
+    content["model"]["vocab"].update({f"w{index}": index for index in range(len(WORDS), 110)})
     (folder / "tokenizer.json").write_text(json.dumps(content))
     model = load_model(folder, device="cpu")
     assert model.tokenizer is not None
-    assert model.tokenizer.pad_token_id is not None
-    assert model.tokenizer.pad_token_id >= 101 > model.family.pad_token_id
+    assert model.tokenizer.pad_token_id == 109
+    assert model.family.pad_token_id == 0
 
 
 SMALL = ["config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"]
