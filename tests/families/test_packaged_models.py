@@ -121,7 +121,7 @@ def test_gguf_of_an_architecture_that_transformers_lacks(tmp_path: Path) -> None
     writer.write_tensors_to_file()
     writer.close()
     for way in (load_model, describe_model):
-        with pytest.raises(UserError, match=r"transformers cannot read this GGUF file: .*martian"):
+        with pytest.raises(UserError, match=r"this GGUF file .*martian"):
             way(tmp_path / "odd.gguf")
 
 

@@ -2,6 +2,9 @@
 
 import io
 import json
+import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -55,8 +58,8 @@ def test_any_text_comes_through(texts: list[str]) -> None:
         ("\n \n", "standard input holds no prompts"),
         ('{"prompt": "a"}\n{"prompt": \n', "line 2 is not JSON"),
         ("What is this?", "line 1 is not JSON"),
-        ('["a"]', "line 1 is a list: expected an object"),
-        ("null", "line 1 is null"),
+        ('["a"]', "line 1 holds a list; expected one object"),
+        ("null", "line 1 holds null"),
         ("[" * 100_000, "line 1 is not JSON that can be read"),
         ('{"prompt": ' + "9" * 5000 + "}", "line 1 is not JSON that can be read"),
         ('\n{"id": "x"}', "line 2 needs one of prompt, messages and input_ids, got none"),
@@ -65,13 +68,16 @@ def test_any_text_comes_through(texts: list[str]) -> None:
         ('{"prompt": "\\ud800"}', "line 1: prompt is not valid Unicode"),
         ('{"messages": "Hi"}', "messages must be a list of messages, got text"),
         ('{"messages": []}', "messages must be a list of messages, got none"),
-        ('{"messages": ["Hi"]}', "message 1 must be an object with role and content, got text"),
+        ('{"messages": ["Hi"]}', "message 1 is str, wanted an object with role and content"),
         ('{"messages": [{"role": "user"}]}', "message 1 has no content"),
-        ('{"messages": [{"role": "user", "content": ["a"]}]}', "content of message 1 must be text, got a list"),
+        ('{"messages": [{"role": "user", "content": ["a"]}]}', "message 1: a part of a content must be .*, got str"),
         ('{"input_ids": "1 2"}', "input_ids must be a list of token ids, got text"),
         ('{"input_ids": [1, -2]}', "input_ids must be integers from 0 on, got -2 as number 2"),
         ('{"input_ids": [1.0]}', r"got 1\.0 as number 1"),
         ('{"input_ids": [[1]]}', "got a list as number 1"),
+        ('{"input_ids": [1e999]}', "got inf as number 1"),
+        ('{"input_ids": [1' + "0" * 400 + "]}", "input_ids must be integers"),
+        ('{"messages": [{"role": "user", "content": [{"type": "image"}]}]}', "part of the type 'image'"),
         ('{"prompt": "a", "id": null}', "id must be text or an integer, got null"),
         ('{"prompt": "a", "id": true}', "id must be text or an integer, got true or false"),
         ('{"prompt": "a", "id": ""}', "id must be text or an integer, got empty text"),
@@ -93,10 +99,56 @@ def test_bytes_that_are_not_utf8_are_named() -> None:
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"can't read the prompts .*none\.jsonl: No such file"):
+    with pytest.raises(UserError, match=r"can't read the prompts .*none\.jsonl \(No such file"):
         read_prompts(tmp_path / "none.jsonl")
     with pytest.raises(UserError, match="Is a directory"):
         read_prompts(tmp_path)
+
+
+def test_files_without_an_end_or_a_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sinkscope.trace.prompts._PATIENCE", 0.2)
+    os.mkfifo(tmp_path / "pipe")
+    for path, said in ((tmp_path / "pipe", "nothing came out"), ("/dev/zero", "MiB"), ("/dev/urandom", "line 1")):
+        with pytest.raises(UserError, match=said):
+            read_prompts(path)
+    for name in ("x" * 5000, "a\0b", "\ud800"):
+        with pytest.raises(UserError, match="can't read the prompts") as raised:
+            read_prompts(name)
+        assert len(str(raised.value)) < 1000
+
+
+def test_a_pipe_with_a_slow_writer_is_read() -> None:
+    """As `--prompts <(command)` gives one."""
+    reading, writing = os.pipe()
+
+    def write() -> None:
+        time.sleep(0.3)
+        with os.fdopen(writing, "wb") as file:
+            file.write(b'{"prompt": "a"}\n')
+            time.sleep(0.3)
+            file.write(b'{"prompt": "b"}\n')
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    assert [prompt.content for prompt in read_prompts(f"/dev/fd/{reading}")] == ["a", "b"]
+    writer.join()
+    os.close(reading)
+
+
+@given(st.binary(max_size=60) | st.text(max_size=30).map(lambda text: f'{{"messages": {text}}}'.encode()))
+def test_any_bytes(content: bytes) -> None:
+    said = ""
+    try:
+        read(content)
+    except UserError as error:
+        said = str(error)
+    assert "\n" not in said
+
+
+def test_contents_in_parts_are_text() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    [prompt] = read(json.dumps({"messages": [{"role": "user", "content": parts}]}))
+    assert prompt.content == [{"role": "user", "content": "ab"}]
 
 
 def test_one_prompt_from_the_command_line() -> None:

@@ -13,8 +13,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from sinkscope.decoding.chats import write_chat
 from sinkscope.decoding.coupling import check_padding
-from sinkscope.decoding.words import check_words
+from sinkscope.decoding.words import check_words, encode_text, tokenizer_of
 from sinkscope.errors import UserError
 from sinkscope.families import Model
 
@@ -71,7 +72,7 @@ def encode_prompts(model: Model, prompts: Prompts, *, continuing: bool = False) 
         raise UserError("no prompts were given")
     for number, prompt in enumerate(given):
         check_words(model, prompt, which_prompt(number, given))
-    encoded = [_encode(model, prompt, continuing) for prompt in given]
+    encoded = [_encode(model, prompt, which_prompt(number, given), continuing) for number, prompt in enumerate(given)]
     vocabulary = vocabulary_size(model)
     for number, tokens in enumerate(encoded):
         if not tokens:
@@ -192,25 +193,17 @@ def _from_tensor(tokens: torch.Tensor, mask: object) -> list[list[int]]:
     return [row[kept].tolist() for row, kept in zip(tokens, keep.bool(), strict=True)]
 
 
-def _encode(model: Model, prompt: Any, continuing: bool) -> list[int]:
+def _encode(model: Model, prompt: Any, which: str, continuing: bool) -> list[int]:
     if isinstance(prompt, torch.Tensor | np.ndarray):
         return _from_tensor(torch.as_tensor(prompt).flatten(), None)[0]
     if not isinstance(prompt, str | Sequence):
         raise UserError(f"a prompt must be text, messages or token ids, got {type(prompt).__name__}")
     if not isinstance(prompt, str) and all(isinstance(token, Integral) for token in prompt):
         return [int(token) for token in prompt]
-    tokenizer = model.tokenizer
-    if tokenizer is None:
-        raise UserError(
-            "this model's folder has no tokenizer; give prompts as token ids (`input_ids` in a prompt file)"
-        )
     if isinstance(prompt, str):
-        return [int(token) for token in tokenizer(prompt, add_special_tokens=not continuing)["input_ids"]]
+        return encode_text(model, prompt, "none" if continuing else "both")
     if not all(isinstance(message, Mapping) for message in prompt):
         raise UserError("a chat is a list of messages with `role` and `content`, this list holds something else")
     if continuing:
         raise UserError("a chat can't go on after a prefix; give text or token ids, or the chat without the prefix")
-    if tokenizer.chat_template is None:
-        raise UserError("this model's tokenizer has no chat template; give the prompt as text instead of messages")
-    chat: Any = tokenizer.apply_chat_template(list(prompt), add_generation_prompt=True, tokenize=True, return_dict=True)
-    return [int(token) for token in chat["input_ids"]]
+    return encode_text(model, write_chat(tokenizer_of(model), prompt, which), "none")

@@ -13,7 +13,8 @@ from sinkscope.decoding.denoising import check_denoising, default_denoising, den
 from sinkscope.decoding.intervening import Intervention, Removed, warn_if_nothing
 from sinkscope.decoding.settings import Decoding, Denoising
 from sinkscope.decoding.step import Step
-from sinkscope.errors import TrainedLengthWarning, UserError
+from sinkscope.decoding.words import decode_text
+from sinkscope.errors import TrainedLengthWarning
 from sinkscope.families import Model
 
 Settings = Denoising | Decoding
@@ -28,7 +29,7 @@ class Generation:
 
     sequences: torch.Tensor  # (batch, position) token ids, prompt and generation
     prompt_length: int  # columns that hold the (padded) prompts
-    text: list[str] | None  # what was generated, special tokens left out; None without a tokenizer
+    text: list[str] | None  # what was generated up to the end of text, without special tokens; None without a tokenizer
     forward_passes: int
     removed: Removed | None  # what an intervention took away, for each row, summed over its steps; None without one
     history: list[torch.Tensor] | None  # the canvas after each step, (batch, position), if asked for
@@ -147,7 +148,4 @@ def read_text(model: Model, sequences: torch.Tensor, prompt_length: int) -> list
     if model.tokenizer is None:
         return None
     start = prompt_length if sequences.shape[1] > prompt_length else 0
-    texts = model.tokenizer.batch_decode(sequences[:, start:], skip_special_tokens=True)
-    if not isinstance(texts, list):
-        raise UserError(f"the tokenizer of {model.name} can't decode a batch")
-    return texts
+    return [decode_text(model, row[start:], until_end=start > 0) for row in sequences.tolist()]

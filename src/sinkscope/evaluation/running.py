@@ -15,7 +15,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from itertools import takewhile
 from typing import Any
 
 import torch
@@ -24,6 +23,7 @@ from sinkscope.decoding import Decoding, Denoising, default_settings, encode_pro
 from sinkscope.decoding.compressing import Compression, prefix_of
 from sinkscope.decoding.generation import Settings, check_prompts, warn_beyond_training
 from sinkscope.decoding.intervening import Intervention, Removed, added
+from sinkscope.decoding.words import decode_text
 from sinkscope.errors import UserError
 from sinkscope.evaluation.base import ROOM, Example, Task, check_count
 from sinkscope.evaluation.inputs import padded_batches
@@ -162,10 +162,7 @@ class Plan:
 
 def answer_texts(model: Model, generated: torch.Tensor) -> list[str]:
     """Each row of what was generated, (batch, position), up to its first end of text."""
-    assert model.tokenizer is not None
-    ends = model.family.eos_token_ids
-    said = [list(takewhile(lambda token: token not in ends, row)) for row in generated.tolist()]
-    return [str(model.tokenizer.decode(tokens, skip_special_tokens=True)) for tokens in said]
+    return [decode_text(model, row) for row in generated.tolist()]
 
 
 def plan_evaluation(

@@ -13,7 +13,7 @@ families (masked-lm, causal-lm) claim whatever transformers knows, so they rank 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -122,7 +122,7 @@ def special_ids(stated: RawConfig, tokenizer: PreTrainedTokenizerBase | None, *m
     if tokenizer is not None:
         found.update(tokenizer.all_special_ids)
         found.update(index for index, token in tokenizer.added_tokens_decoder.items() if token.special)
-    return tuple(sorted(int(index) for index in found if index is not None and index >= 0))
+    return tuple(sorted(_real_ids(found)))
 
 
 def eos_ids(stated: RawConfig, tokenizer: PreTrainedTokenizerBase | None) -> tuple[int, ...]:
@@ -131,13 +131,20 @@ def eos_ids(stated: RawConfig, tokenizer: PreTrainedTokenizerBase | None) -> tup
     found = [*stored] if type(stored) is list else [stored]
     if tokenizer is not None:
         found.append(tokenizer.eos_token_id)
-    return tuple(dict.fromkeys(int(index) for index in found if index is not None and index >= 0))
+    return tuple(dict.fromkeys(_real_ids(found)))
+
+
+def _real_ids(found: Iterable[int | None]) -> Iterator[int]:
+    """Those that a token can have: -1 stands for none, and the libraries of tokenizers count in 32 bits."""
+    return (int(index) for index in found if index is not None and 0 <= index < 1 << 31)
 
 
 def pad_id(stated: RawConfig, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase | None) -> int:
-    """The id that fills short rows: the tokenizer's or configuration's pad, else the end of text, else 0."""
-    named = None if tokenizer is None else tokenizer.pad_token_id
-    text = config.get_text_config()
+    """The id that fills short rows: the tokenizer's or configuration's pad, else the end of text, else 0.
+
+    Ids that the network has no embedding for are passed by: tokenizers may know more words than it.
+    """
+    named, text = None if tokenizer is None else tokenizer.pad_token_id, config.get_text_config()
     for candidate in (named, getattr(text, "pad_token_id", None), *eos_ids(stated, tokenizer)):
         if candidate is not None and 0 <= candidate < text.vocab_size:
             return int(candidate)

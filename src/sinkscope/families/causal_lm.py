@@ -11,16 +11,18 @@ from typing import Any
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoConfig,
+    GenerationConfig,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 
-from sinkscope.errors import UserError
+from sinkscope.errors import UserError, refusing
 from sinkscope.families.base import Adapter, Body, Family, eos_ids, pad_id, register, special_ids
 from sinkscope.families.checkpoint import Checkpoint, RawConfig, read_json
 from sinkscope.families.fields import Allowed, refuse_surprises
 from sinkscope.families.native import COMPUTED, context_length, is_causal, native_config, position_offset
+from sinkscope.families.stored import read_stored
 from sinkscope.families.tokenizers import read_stock_tokenizer
 
 _ALLOWED: Allowed = {"is_causal": (True, (True, None)), "add_cross_attention": (False, (False, None))}
@@ -32,15 +34,16 @@ _BUFFERS = (
 
 
 def _gguf_config(checkpoint: Checkpoint) -> PreTrainedConfig:
-    try:
+    tensors = read_stored(checkpoint)  # first: transformers reads a damaged file without a look at its length
+    with refusing(f"{checkpoint.name}: transformers cannot read the metadata of this GGUF file"):
         config: PreTrainedConfig = AutoConfig.from_pretrained(checkpoint.folder, gguf_file=checkpoint.gguf)
-    except ImportError as error:
+    stored = len({name.split(".")[1] for name in tensors if name.startswith("blk.")})
+    wanted = getattr(config.get_text_config(), "num_hidden_layers", stored)
+    if wanted > stored:  # transformers looks for every weight of every layer, for minutes
         raise UserError(
-            f"{checkpoint.name}: GGUF files need more packages; run: pip install 'sinkscope[gguf]'"
-        ) from error
-    except (OSError, ValueError, KeyError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise UserError(f"{checkpoint.name}: transformers cannot read this GGUF file: {reason}") from error
+            f"{checkpoint.name}: the metadata names {wanted} layers (or none, and {wanted} is the default), the file "
+            f"holds {stored}; fetch it again"
+        )
     return config
 
 
@@ -56,7 +59,15 @@ def _body(checkpoint: Checkpoint) -> Body:
 def _generation(checkpoint: Checkpoint) -> RawConfig:
     """generation_config.json: some chat models name the token that ends a turn there alone."""
     file = checkpoint.folder / "generation_config.json"
-    return read_json(file) if checkpoint.gguf is None and file.is_file() else {}
+    if checkpoint.gguf is not None or not file.is_file():
+        return {}
+    stated, library = read_json(file), GenerationConfig
+    with refusing(f"{file} is no configuration of how to generate", "fetch the file again, or remove it"):
+        library.from_dict(stated)
+    ends = stated.get("eos_token_id")
+    if any(one is not None and type(one) is not int for one in (ends if type(ends) is list else [ends])):
+        raise UserError(f"{file}: eos_token_id={ends!r}, wanted a token id or a list of them")
+    return stated
 
 
 def _family(checkpoint: Checkpoint, skeleton: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> Family:

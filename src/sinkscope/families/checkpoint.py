@@ -15,19 +15,33 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-from sinkscope.errors import UserError
+from sinkscope.errors import UserError, refusing, shortened
 from sinkscope.families.packaged import PACKAGED, find_packaged, refuse_unknown_twin
 
 RawConfig = Mapping[str, Any]
 """A config.json as it was stored."""
+JSON_NAMES: Mapping[type, str] = {
+    type(None): "null",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    str: "text",
+    list: "a list",
+    dict: "an object",
+}
+"""What a message calls a value that came out of JSON."""
 
 _SMALL_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken")
+_LARGEST_SMALL = 1 << 28
+"""Bytes; the largest tokenizers known take a sixth of it."""
+_WEIGHTS = ("*.safetensors", "*.gguf", "*.bin")
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
 _PICKLE = "pytorch_model.bin"
@@ -65,31 +79,49 @@ class Checkpoint:
         )
 
     def _shards(self) -> tuple[Path, ...]:
-        placed = read_json(self.folder / _INDEX).get("weight_map")
+        index = self.folder / _INDEX
+        placed = read_json(index).get("weight_map")
         if not isinstance(placed, dict) or not placed:
-            raise UserError(f"{self.folder / _INDEX}: wanted a weight_map, found none; fetch the checkpoint again")
+            raise UserError(f"{index}: wanted a weight_map, found none; fetch the checkpoint again")
+        for shard in placed.values():
+            if not isinstance(shard, str) or Path(shard).name != shard or not shard.endswith(".safetensors"):
+                raise UserError(
+                    f"{index}: weight_map names {shortened(repr(shard))}, wanted a safetensors file of this folder; "
+                    "fetch the checkpoint again"
+                )
         shards = tuple(self.folder / shard for shard in sorted(set(placed.values())))
-        absent = [shard.name for shard in shards if not shard.is_file()]
+        with refusing(f"{index}: weight_map names what can't be a file", "fetch the checkpoint again"):
+            absent = [shard.name for shard in shards if not shard.is_file()]
         if absent:
             raise UserError(f"{self.name}: {len(absent)} of {len(shards)} shards are missing: {', '.join(absent[:5])}")
         return shards
 
 
+def parse_json(text: str, where: str, wanted: str) -> dict[str, Any]:
+    """The JSON object in a text. Raises `UserError` where it holds anything else. `wanted`: what a message asks for."""
+    with refusing(f"{where} is not JSON that can be read", wanted):
+        content = json.loads(text)
+    if not isinstance(content, dict):
+        raise UserError(f"{where} holds {JSON_NAMES[type(content)]}; {wanted}")
+    return content
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON file that holds one object. Raises `UserError` where it does not."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: not readable as JSON ({error}); fetch the file again") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: wanted one JSON object, found {type(content).__name__}")
-    return content
+    wanted = "wanted one JSON object; fetch the file again"
+    with refusing(f"{path} can't be read", wanted):
+        text = path.read_text(encoding="utf-8")
+    return parse_json(text, str(path), wanted)
 
 
 def resolve(name_or_folder: str | Path, *, revision: str | None = None, weights: bool = True) -> Checkpoint:
     """Find a checkpoint's files; `weights=False` fetches none from the hub. Raises `UserError` where there is none."""
     name = str(name_or_folder)
-    path = Path(name).expanduser()
+    with refusing(f"{shortened(repr(name))} can't be the name of a folder, a file or a model"):
+        return _find(name, Path(name).expanduser(), revision, weights)
+
+
+def _find(name: str, path: Path, revision: str | None, weights: bool) -> Checkpoint:
     if path.is_dir():
         return _local(name, path, revision)
     if path.is_file() or path.suffix == ".gguf":
@@ -101,9 +133,30 @@ def resolve(name_or_folder: str | Path, *, revision: str | None = None, weights:
     return _from_hub(name, path, revision, weights)
 
 
+def _refuse_odd_files(folder: Path, *, shared: bool = False) -> None:
+    """Refuse pipes and devices under the names that libraries will open, on which they would wait for ever, and what
+    is far too large to be a configuration or a tokenizer. `shared`: the folder holds other files than the model's."""
+    for path in (*folder.iterdir(), *folder.glob("additional_chat_templates/*")):
+        small = any(fnmatch(path.name, pattern) for pattern in _SMALL_FILES)
+        if not small and not any(fnmatch(path.name, pattern) for pattern in _WEIGHTS):
+            continue
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise UserError(f"{path} is a pipe or a device, wanted a file; take it out of the folder")
+        if shared:
+            continue
+        if path.is_dir():
+            raise UserError(f"{path} is a folder, wanted a file; take it out, or fetch the checkpoint again")
+        if small and path.exists() and path.stat().st_size > _LARGEST_SMALL:
+            raise UserError(
+                f"{path} has {path.stat().st_size:,} bytes, more than a configuration or a tokenizer can have "
+                f"({_LARGEST_SMALL:,}); fetch the checkpoint again"
+            )
+
+
 def _local(name: str, folder: Path, revision: str | None) -> Checkpoint:
     if revision is not None:
         raise UserError(f"{name} is a folder on this disk, it has no revision {revision!r}; leave revision out")
+    _refuse_odd_files(folder, shared=not (folder / "config.json").exists())
     if (folder / "adapter_config.json").is_file():
         raise UserError(f"{name}: adapter_config.json: an adapter, whose base model is elsewhere; merge the two first")
     if (folder / "config.json").is_file():
@@ -123,6 +176,7 @@ def _single_file(name: str, path: Path) -> Checkpoint:
         raise UserError(
             f"{name}: a single file must be GGUF (*.gguf); for safetensors name the folder with config.json"
         )
+    _refuse_odd_files(path.parent, shared=True)
     return Checkpoint(name=name, folder=path.parent, config={}, gguf=path.name)
 
 
@@ -133,7 +187,9 @@ def _from_hub(name: str, path: Path, revision: str | None, weights: bool) -> Che
     try:
         folder = snapshot_download(name, revision=revision, allow_patterns=patterns, ignore_patterns=["*/*"])
     except HFValidationError as error:
-        raise UserError(f"{name}: neither a folder here nor a possible name on the hub (owner/model)") from error
+        raise UserError(
+            f"{shortened(name)}: neither a folder here nor a possible name on the hub (owner/model)"
+        ) from error
     except LocalEntryNotFoundError as error:
         wanted = f" at revision {revision}" if revision else ""
         raise UserError(
@@ -144,6 +200,7 @@ def _from_hub(name: str, path: Path, revision: str | None, weights: bool) -> Che
         first_line = str(error).strip().splitlines()[0]
         raise UserError(f"{name}: the hub refused it at revision {revision or 'main'}: {first_line}") from error
     snapshot = Path(folder)
+    _refuse_odd_files(snapshot)
     if not (snapshot / "config.json").is_file() or (snapshot / "adapter_config.json").is_file():
         raise UserError(f"{name}: the hub repository holds no whole model (config.json at its root, and no adapter)")
     return Checkpoint(name=name, folder=snapshot, config=read_json(snapshot / "config.json"), revision=snapshot.name)

@@ -33,7 +33,7 @@ from sinkscope.families.building import OURS, prepare, try_loaded
 from sinkscope.families.checkpoint import Checkpoint, resolve
 from sinkscope.families.shape import Shape, shape_of
 from sinkscope.families.stored import StoredTensor, common_dtype, float_dtype
-from sinkscope.families.weights import check_report
+from sinkscope.families.weights import check_report, check_values
 
 DTYPES: Mapping[str, torch.dtype] = {
     name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")
@@ -126,6 +126,7 @@ def load_model(
         network.model.rotary_emb = Float32Rotation(network.model.rotary_emb)
     if target is not None:
         network.to(target)
+    check_values(checkpoint, network, stored)
     network.eval().requires_grad_(False)
     shape = prepared.shape if prepared.tried else try_loaded(prepared, network)
     return Model(network, prepared.tokenizer, prepared.family, checkpoint.name, checkpoint.revision, shape)

@@ -4,14 +4,20 @@ shape.
 The headers are compared beforehand, under the names that transformers will give them (`check_stored`); what it merges
 or splits on the way is left to its report after loading (`check_report`). Either way a weight without a place is an
 error: it most often means that the configuration does not tell the whole truth about the model.
+
+What was loaded is looked at once more (`check_values`, one pass without a copy): a network with one NaN computes
+nothing else.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
+import torch
 from transformers import PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
@@ -19,9 +25,11 @@ from transformers.core_model_loading import WeightConverter, WeightRenaming, ren
 from sinkscope.errors import UserError
 from sinkscope.families.base import Body
 from sinkscope.families.checkpoint import Checkpoint
-from sinkscope.families.stored import StoredTensor
+from sinkscope.families.stored import StoredTensor, common_dtype, float_dtype
 
 _SHOWN = 5
+_NOT_REAL = ("I", "U", "BOOL", "C")
+"""How the names of dtypes begin that hold whole, complex or truth values."""
 
 
 def check_stored(
@@ -44,6 +52,13 @@ def check_stored(
         if name in wanted and stored[stored_name].shape != wanted[name]
     ]
     _refuse(checkpoint, body, "of another shape than config.json says", differing)
+    floating = {name for name, weight in skeleton.named_parameters() if weight.is_floating_point()}
+    unreal = [
+        f"{stored_name} is {stored[stored_name].dtype}"
+        for name, stored_name in placed.items()
+        if name in floating and stored[stored_name].dtype.removeprefix("torch.").upper().startswith(_NOT_REAL)
+    ]
+    _refuse(checkpoint, body, "stored as whole or complex numbers, wanted real ones", unreal)
 
 
 def check_report(checkpoint: Checkpoint, body: Body, report: Mapping[str, Any]) -> None:
@@ -76,6 +91,32 @@ def _library_names(skeleton: PreTrainedModel, stored: Iterable[str]) -> tuple[di
             placed[found] = name
     ends = [pattern.strip("^$").replace("\\1", "*") for rule in merging for pattern in rule.target_patterns]
     return placed, tuple(re.escape(end).replace(r"\*", ".*") for end in ends)
+
+
+@torch.no_grad()
+def check_values(checkpoint: Checkpoint, network: PreTrainedModel, stored: Mapping[str, StoredTensor]) -> None:
+    """Raise `UserError` naming the first weight that holds what is no finite number. Buffers may hold minus infinity,
+    as masks do."""
+    weights = {name for name, _ in network.named_parameters()}
+    for name, tensor in chain(network.named_parameters(), network.named_buffers()):
+        if tensor.is_meta or not tensor.is_floating_point() or tensor.numel() == 0:
+            continue
+        low, high = (float(one) for one in torch.aminmax(tensor))
+        if math.isnan(low):  # as both ends are where one value is
+            raise UserError(f"{checkpoint.name}: {name} holds NaN; the checkpoint is damaged, fetch it again")
+        if high == math.inf or (low == -math.inf and name in weights):
+            _refuse_infinite(checkpoint, name, tensor.dtype, float_dtype(common_dtype(stored)))
+
+
+def _refuse_infinite(checkpoint: Checkpoint, name: str, dtype: torch.dtype, stored: torch.dtype) -> None:
+    short, largest = str(dtype).removeprefix("torch."), torch.finfo(dtype).max
+    if largest < torch.finfo(stored).max:
+        wider = "float32" if dtype == torch.bfloat16 else "bfloat16 or float32"
+        raise UserError(
+            f"{checkpoint.name}: {name} holds values beyond {largest:g}, the largest of {short}; load it with "
+            f"dtype={'float64' if dtype == torch.float32 else wider}"
+        )
+    raise UserError(f"{checkpoint.name}: {name} holds infinity; the checkpoint is damaged, fetch it again")
 
 
 def _renamed(name: str, renames: Mapping[str, str]) -> str:

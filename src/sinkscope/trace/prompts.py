@@ -10,27 +10,26 @@ Everything is held in memory, which for prompts is little. Where it misleads: wh
 length, its chat template) is only known once the tokenizer is.
 """
 
-import json
+import os
+import select
+import stat
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from sinkscope.errors import UserError
+from sinkscope.decoding.chats import plain_messages
+from sinkscope.errors import UserError, refusing, shortened
+from sinkscope.families.checkpoint import JSON_NAMES, parse_json
 
 Content = str | list[dict[str, Any]] | list[int]
 
 _KINDS = ("prompt", "messages", "input_ids")
-_JSON_NAMES = {
-    type(None): "null",
-    bool: "true or false",
-    int: "a number",
-    float: "a number",
-    str: "text",
-    list: "a list",
-    dict: "an object",
-}
+_LONGEST_LINE = 1 << 24
+"""Bytes."""
+_PATIENCE = 5
+"""Seconds that a pipe may stay without a word before anything came out of it."""
 
 
 @dataclass(frozen=True)
@@ -56,18 +55,36 @@ def read_prompts(path: str | Path, stdin: IO[bytes] | None = None) -> list[Promp
     """
     if str(path) == "-":
         return _read_lines(sys.stdin.buffer if stdin is None else stdin, "standard input")
+    with refusing(f"can't read the prompts {shortened(str(path))}"), os.fdopen(_open(Path(path)), "rb") as lines:
+        return _read_lines(lines, shortened(str(path)))
+
+
+def _open(path: Path) -> int:
+    """A descriptor of the file. A pipe that nobody writes to would be waited for without end."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
     try:
-        with Path(path).open("rb") as lines:
-            return _read_lines(lines, str(path))
-    except OSError as error:
-        raise UserError(f"can't read the prompts {path}: {error.strerror or error}") from error
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise UserError(f"the prompts {path}: Is a directory; name a file")
+        if stat.S_ISFIFO(mode):
+            waiting = select.poll()
+            waiting.register(descriptor, select.POLLIN)
+            if not waiting.poll(1000 * _PATIENCE):
+                raise UserError(f"the prompts {path}: nothing came out of this pipe for {_PATIENCE} seconds")
+        os.set_blocking(descriptor, True)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
-def _read_lines(lines: Iterable[bytes], source: str) -> list[Prompt]:
+def _read_lines(lines: IO[bytes], source: str) -> list[Prompt]:
     prompts: list[Prompt] = []
     first_use: dict[str, int] = {}
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(iter(lambda: lines.readline(_LONGEST_LINE), b""), start=1):
         where = f"{source}, line {number}"
+        if len(line) == _LONGEST_LINE:
+            raise UserError(f"{where} has more than {_LONGEST_LINE >> 20} MiB: expected one JSON object a line")
         text = _decoded(line, where, first=number == 1)
         if not text.strip():
             continue
@@ -91,16 +108,7 @@ def _decoded(line: bytes, where: str, *, first: bool) -> str:
 
 
 def _parse(text: str, number: int, where: str) -> Prompt:
-    try:
-        record = json.loads(text.rstrip())
-    except json.JSONDecodeError as error:
-        raise UserError(
-            f"{where} is not JSON ({error.msg}, column {error.colno}): expected one object a line"
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{where} is not JSON that can be read (a number too long or lists too deep)") from error
-    if not isinstance(record, dict):
-        raise UserError(f'{where} is {_kind(record)}: expected an object such as {{"prompt": "..."}}')
+    record = parse_json(text.rstrip(), where, 'expected one object a line, such as {"prompt": "..."}')
     given = [kind for kind in _KINDS if kind in record]
     if len(given) != 1:
         got = "none" if not given else " and ".join(given)
@@ -130,28 +138,25 @@ def _text(value: object, what: str) -> str:
 def _messages(value: object, where: str) -> Content:
     if not isinstance(value, list) or not value:
         raise UserError(f"{where}: messages must be a list of messages, got {_kind(value) if value != [] else 'none'}")
-    for place, message in enumerate(value, start=1):
-        if not isinstance(message, dict):
-            raise UserError(f"{where}: message {place} must be an object with role and content, got {_kind(message)}")
+    messages = plain_messages(value, where)
+    for place, message in enumerate(messages, start=1):
         for key in ("role", "content"):
-            if key not in message:
-                raise UserError(f"{where}: message {place} has no {key}")
             _text(message[key], f"{where}: {key} of message {place}")
-    return value
+    return messages
 
 
 def _input_ids(value: object, where: str) -> Content:
     if not isinstance(value, list):
         raise UserError(f"{where}: input_ids must be a list of token ids, got {_kind(value)}")
     for place, token in enumerate(value, start=1):
-        if isinstance(token, bool) or not isinstance(token, int) or token < 0:
+        if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < 1 << 63:
             got = token if isinstance(token, int | float) else _kind(token)
             raise UserError(f"{where}: input_ids must be integers from 0 on, got {got} as number {place}")
     return value
 
 
 def _kind(value: object) -> str:
-    return _JSON_NAMES[type(value)]
+    return JSON_NAMES[type(value)]
 
 
 _READERS = {

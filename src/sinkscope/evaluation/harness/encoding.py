@@ -11,9 +11,8 @@ is. Blanks at the end of a context count as the continuation's.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
-from sinkscope.decoding.words import check_words
+from sinkscope.decoding.words import check_words, encode_text, tokenizer_of
 from sinkscope.errors import UserError
 from sinkscope.families import Model
 
@@ -27,12 +26,11 @@ class Encoder:
         if model.tokenizer is None:
             raise UserError(f"{model.name} has no tokenizer, and the harness's tasks are text; add one to its folder")
         self._model = model
-        self._tokenizer: Any = model.tokenizer
 
     def prompt(self, text: str, which: str) -> list[int]:
         """Token ids of a prompt. `which`: how a message names it. Raises `UserError` for none, and unknown words."""
         check_words(self._model, text, which)
-        found = self._encode(text)
+        found = encode_text(self._model, text)
         if not found:
             raise UserError(f"{which} is empty; the model needs at least one token")
         return found
@@ -60,28 +58,17 @@ class Encoder:
     def start(self) -> list[int]:
         """What a text without a context follows: what the tokenizer puts in front of one, or the beginning of text, or
         the end of one."""
-        for token in (self._tokenizer.bos_token_id, *self._model.family.eos_token_ids):
-            if not self._edges[0] and token is not None:
+        probe, plain = encode_text(self._model, _PROBE, "before"), self._plain(_PROBE)
+        if len(probe) > len(plain):
+            return probe[: len(probe) - len(plain)]
+        for token in (tokenizer_of(self._model).bos_token_id, *self._model.family.eos_token_ids):
+            if token is not None:
                 return [int(token)]
-        if not self._edges[0]:
-            raise UserError(f"{self._model.name} has no token that begins a text, which one without a context needs")
-        return list(self._edges[0])
-
-    @cached_property
-    def _edges(self) -> tuple[list[int], list[int]]:
-        """What the tokenizer puts before and behind a text."""
-        whole, inner = list(self._tokenizer(_PROBE)["input_ids"]), self._plain(_PROBE)
-        at = next(at for at in range(len(whole) + 1) if whole[at : at + len(inner)] == inner)
-        return whole[:at], whole[at + len(inner) :]
-
-    def _encode(self, text: str) -> list[int]:
-        begun = self._tokenizer.bos_token is not None and text.startswith(self._tokenizer.bos_token)
-        return self._plain(text) if begun else list(self._tokenizer(text)["input_ids"])
+        raise UserError(f"{self._model.name} has no token that begins a text, which one without a context needs")
 
     def _body(self, text: str) -> list[int]:
-        """As `_encode`, without what stands behind the text."""
-        found, behind = self._encode(text), self._edges[1]
-        return found[: -len(behind)] if behind and found[-len(behind) :] == behind else found
+        """Token ids without what stands behind the text."""
+        return encode_text(self._model, text, "before")
 
     def _plain(self, text: str) -> list[int]:
-        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+        return encode_text(self._model, text, "none")

@@ -17,6 +17,7 @@ from sinkscope.decoding import Denoising, run
 from sinkscope.decoding.generation import Settings, check_prompts, warn_beyond_training
 from sinkscope.decoding.intervening import Removed, added
 from sinkscope.decoding.sampling import prompt_seeds
+from sinkscope.decoding.words import decode_text
 from sinkscope.evaluation.compressed.watching import watched_for
 from sinkscope.evaluation.harness.arguments import Arguments
 from sinkscope.evaluation.harness.encoding import Encoder
@@ -130,6 +131,5 @@ class _Batches:
     def _text(self, row: Sequence[int], start: int) -> str:
         """A filled prompt is told whole, anything else up to its end."""
         if start == 0:
-            assert self._model.tokenizer is not None
-            return str(self._model.tokenizer.decode(list(row), skip_special_tokens=True))
+            return decode_text(self._model, row, until_end=False)
         return self._stops.text(row[start:])

@@ -18,6 +18,7 @@ import torch
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
 
+from sinkscope.decoding.chats import write_chat
 from sinkscope.errors import UserError
 from sinkscope.evaluation.harness.arguments import Arguments, read_arguments
 from sinkscope.evaluation.harness.encoding import Encoder
@@ -90,14 +91,13 @@ class SinkscopeLM(LM):  # type: ignore[misc]  # the harness is untyped
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """A chat written out, special tokens included."""
-        return str(
-            self.tokenizer.apply_chat_template(
-                chat_history,
-                chat_template=self._template or self.chat_template(True),
-                tokenize=False,
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=not add_generation_prompt,
-            )
+        return write_chat(
+            self.tokenizer,
+            chat_history,
+            "a chat of the task",
+            chat_template=self._template or self.chat_template(True),
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=not add_generation_prompt,
         )
 
     def generate_until(self, requests: Sequence[Instance]) -> list[str]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
 
+from sinkscope.decoding.words import decode_text
 from sinkscope.families import Model
 
 _MARGIN = 8
@@ -21,7 +22,7 @@ class Stops:
     def __init__(self, model: Model, until: Sequence[str]) -> None:
         tokenizer: Any = model.tokenizer
         special = {tokenizer.convert_ids_to_tokens(index): index for index in model.family.special_ids}
-        self._tokenizer = tokenizer
+        self._model = model
         self._ends = {*model.family.eos_token_ids, *(special[text] for text in until if text in special)}
         self._texts = [text for text in until if text not in special]
         self._tail = max((len(text.encode()) for text in self._texts), default=0) + _MARGIN
@@ -44,4 +45,4 @@ class Stops:
         return bool(self._texts) and any(text in self._decode(tokens) for text in self._texts)
 
     def _decode(self, tokens: Sequence[int]) -> str:
-        return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
+        return decode_text(self._model, tokens)

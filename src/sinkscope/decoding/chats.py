@@ -1,0 +1,175 @@
+"""Chats written out as text by the template of a tokenizer, which is a program that came with the checkpoint.
+
+    write_chat(tokenizer, [{"role": "user", "content": "Hello"}], "the prompt")   # "<|user|>Hello<|assistant|>"
+
+A template may refuse a chat, fail, loop for ever or write gigabytes. So it runs in a child of this process that has
+seconds and a share of memory, and what it does there is one line here. Contents may be parts (`{"type": "text", "text":
+...}`); a template is given text first, and parts where it leaves the text out. Costs a fork a chat, milliseconds; a
+system without `fork` runs the template unguarded. Misleads: a template may also drop text on purpose.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import select
+import signal
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from sinkscope.errors import UserError, refusing, shortened
+
+_SECONDS = 5
+_MEMORY = 1 << 30
+"""Bytes that a template may take beyond what the process has."""
+_ADDED, _TIMES = 1 << 18, 16
+"""Characters of a chat written out, beyond so many times those of its messages."""
+
+_PARTS_AS_THEY_ARE = ("'type': 'text'", '"type": "text"')
+"""What a template that expects text makes of parts."""
+
+Message = dict[str, Any]
+
+
+def plain_messages(messages: Sequence[Any], which: str) -> list[Message]:
+    """The messages with their contents as text. Raises `UserError` for what is no message, and for parts that are no
+    text. `which`: how an error names the chat."""
+    return [_plain(message, f"{which}: message {number}") for number, message in enumerate(messages, start=1)]
+
+
+def _plain(message: Any, where: str) -> Message:
+    if not isinstance(message, Mapping):
+        raise UserError(f"{where} is {type(message).__name__}, wanted an object with role and content")
+    for key in ("role", "content"):
+        if key not in message:
+            raise UserError(f"{where} has no {key}")
+    role, content = message["role"], message["content"]
+    if not isinstance(role, str):
+        raise UserError(f"{where}: role must be text, got {shortened(repr(role))}")
+    if isinstance(content, Sequence) and not isinstance(content, str):
+        content = "".join(_part(part, where) for part in content)
+    if not isinstance(content, str):
+        raise UserError(f"{where}: content must be text or a list of text parts, got {shortened(repr(content))}")
+    return {**message, "role": role, "content": content}
+
+
+def _part(part: Any, where: str) -> str:
+    """The text of one part of a content."""
+    if not isinstance(part, Mapping):
+        raise UserError(
+            f'{where}: a part of a content must be {{"type": "text", "text": ...}}, got {type(part).__name__}'
+        )
+    kind = part.get("type", "text")
+    if kind != "text" or not isinstance(part.get("text"), str):
+        raise UserError(f"{where} has a part of the type {shortened(repr(kind))}; only text can be read: leave it out")
+    return str(part["text"])
+
+
+def write_chat(tokenizer: Any, messages: Sequence[Any], which: str, **options: Any) -> str:
+    """A chat as text, special tokens included. `options`: of the library's `apply_chat_template`.
+
+    Raises `UserError` for messages that are none, a tokenizer without a template, and whatever the template does.
+    """
+    plain = plain_messages(messages, which)
+    if not plain:
+        raise UserError(f"{which} is a chat without messages; give at least one")
+    if tokenizer.chat_template is None and options.get("chat_template") is None:
+        raise UserError("this model's tokenizer has no chat template; give the prompt as text instead of messages")
+    options = {"add_generation_prompt": True, **options, "tokenize": False}
+    parts = [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in plain]
+    what = f"{which}: the model's chat template does not take this chat"
+    with refusing(what, "change the messages, or give the prompt as text"):
+        most = _ADDED + _TIMES * sum(len(repr(message)) for message in plain)
+        return _bounded(lambda: _whole(tokenizer, (plain, parts), options), most)
+
+
+def _whole(tokenizer: Any, forms: Sequence[list[Message]], options: Mapping[str, Any]) -> str:
+    """The first form of a chat that the template writes the last message of; the first form where it writes none."""
+    said, first = forms[0][-1]["content"].strip(), None
+    for form in forms:
+        try:
+            written = str(tokenizer.apply_chat_template(form, **options))
+        except Exception:
+            if first is None:
+                raise
+            break
+        listed = any(mark in written and mark not in said for mark in _PARTS_AS_THEY_ARE)
+        if said in written and not listed:
+            return written
+        first = written if first is None else first
+    return str(first)
+
+
+def _bounded(work: Callable[[], str], most: int) -> str:
+    """What `work` gives, computed in a child process with limits of time, memory and characters. Raises `ValueError`
+    with what went wrong there."""
+    if not hasattr(os, "fork"):
+        return work()
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of threads, which the child never asks for anything
+        child = os.fork()
+    if child == 0:
+        _answer(work, most, writing)
+    os.close(writing)
+    try:
+        answer = _read(reading)
+    finally:
+        os.close(reading)
+        with suppress(OSError):  # of a process that lets nobody wait for children
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    if not answer:
+        raise ValueError(f"it took more memory than {_MEMORY >> 20} MiB, or crashed")
+    fine, text = json.loads(answer)
+    if not fine:
+        raise ValueError(text)
+    return str(text)
+
+
+def _answer(work: Callable[[], str], most: int, writing: int) -> None:
+    """The child's part. It never returns, and touches no library but the template's."""
+    try:
+        gc.disable()  # what the parent would free, devices included, is none of the child's concern
+        _limit()
+        try:
+            text = work()
+            answer = [True, text] if len(text) <= most else [False, f"it wrote more than {most} characters"]
+        except RecursionError:
+            answer = [False, "it calls itself for ever, or is nested too deep"]
+        except MemoryError:
+            answer = [False, f"it took more memory than {_MEMORY >> 20} MiB"]
+        except Exception as error:
+            answer = [False, shortened(str(error) or type(error).__name__)]
+        with open(writing, "wb") as pipe:
+            pipe.write(json.dumps(answer).encode())
+    finally:
+        os._exit(0)
+
+
+def _limit() -> None:
+    import resource  # absent where there is no fork
+
+    with suppress(OSError, ValueError):  # narrower limits are in force, or only Linux tells and keeps to this one
+        resource.setrlimit(resource.RLIMIT_CPU, (_SECONDS + 1, _SECONDS + 1))
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+        most = pages * resource.getpagesize() + _MEMORY
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+def _read(reading: int) -> bytes:
+    """All that the child writes. Raises `ValueError` where it takes too long."""
+    end, found = time.monotonic() + _SECONDS, bytearray()
+    while True:
+        ready, _, _ = select.select([reading], [], [], max(0.0, end - time.monotonic()))
+        if not ready:
+            raise ValueError(f"it was not done after {_SECONDS} seconds")
+        piece = os.read(reading, 1 << 20)
+        if not piece:
+            return bytes(found)
+        found += piece
