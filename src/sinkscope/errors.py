@@ -20,3 +20,7 @@ class TrainedLengthWarning(Caution):
 
 class NothingMaskedWarning(Caution):
     """An intervention was asked for, and took nothing away in the whole run."""
+
+
+class OtherVersionsWarning(Caution):
+    """Work goes on that other versions of packages began."""

@@ -22,6 +22,9 @@ ModelName = Annotated[
     str,
     typer.Argument(metavar="MODEL", help="Folder, GGUF file, hub name, or a packaged model (see `sinkscope info`)."),
 ]
+OtherVersions = Annotated[
+    bool, typer.Option("--other-versions", help="Go on with what other versions of packages began.")
+]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16, float16; as stored if left out.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 ...; a GPU if there is one.")]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub model.")]

@@ -1,10 +1,9 @@
 """What a JSON document says of where its numbers come from."""
 
-from importlib.metadata import version
 from typing import Any
 
-from sinkscope.evaluation.grids.rows import PACKAGES
 from sinkscope.families import Model
+from sinkscope.versions import versions_now
 
 
 def origin(model: Model) -> dict[str, Any]:
@@ -16,5 +15,5 @@ def origin(model: Model) -> dict[str, Any]:
             "dtype": str(model.dtype),
             "device": str(model.device),
         },
-        "versions": {name: version(name) for name in PACKAGES},
+        "versions": versions_now(),
     }

@@ -17,6 +17,7 @@ from sinkscope.cli.options import (
     Json,
     Limit,
     ModelName,
+    OtherVersions,
     PromptFile,
     PromptText,
     Revision,
@@ -28,6 +29,11 @@ from sinkscope.cli.options import (
 from sinkscope.decoding.intervening import Removed
 from sinkscope.errors import UserError
 from sinkscope.trace import Maps, Progress, Recording, Trace, check_output, record
+
+Precision = Annotated[
+    Literal["rounded", "float32"],
+    typer.Option(help="rounded: large arrays lose bits that no rule could tell; float32: none does."),
+]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -45,9 +51,7 @@ def _trace(
     chat: Chat = False,
     limit: Limit = None,
     batch_size: BatchSize = 1,
-    precision: Annotated[
-        Literal["float16", "float32"], typer.Option(help="float16: relative error 2^-11 at most.")
-    ] = "float16",
+    precision: Precision = "rounded",
     by_group: Annotated[
         Literal["mean", "heads", "none"], typer.Option(help="By group of queries: mean over heads, every head, or not.")
     ] = "mean",
@@ -59,6 +63,7 @@ def _trace(
     map_heads: Annotated[str | None, typer.Option(metavar="0,5,...", help="Heads of those maps; all.")] = None,
     kernel: Annotated[str | None, typer.Option(help="one-pass or two-pass; the faster one.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted trace.")] = False,
+    other_versions: OtherVersions = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing trace.")] = False,
     dtype: Dtype = None,
     device: Device = None,
@@ -90,7 +95,7 @@ def _trace(
 
         trace = record(
             model, given, settings, out=out, recording=recording, batch_size=batch_size, resume=resume,
-            overwrite=overwrite, observer=observe, intervention=intervention,
+            other_versions=other_versions, overwrite=overwrite, observer=observe, intervention=intervention,
         )  # fmt: skip
     caution_without_question(model, given)  # after all mistakes, which are one line
     _report(trace, as_json)

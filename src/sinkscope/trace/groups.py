@@ -17,7 +17,7 @@ from typing import Any
 
 from sinkscope.errors import UserError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 METADATA = "zarr.json"
 SAMPLES = "samples"
 

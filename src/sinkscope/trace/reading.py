@@ -2,13 +2,13 @@
 
     trace = open_trace("runs/llada.zarr")
     for sample in trace:                       # one at a time; 10,000 need no more memory than one
-        sample["received"].sel(layer=3).astype("float32").max("position")
+        sample["received"].sel(layer=3).max("position")
 
 A `Trace` is the list of samples at the time of opening (about 0.1 ms a sample); open it again to see samples begun
 since. A dataset shows the steps that are safely on disk when it is asked for, and reads values only when they are used.
 
-Where it misleads: float16 values should be turned into float32 before they are added up (see `layout.FLOAT16_ERROR`).
-Of an unfinished sample, what was opened lazily goes stale if the writer starts that sample over: `.load()` it.
+Where it misleads: of an unfinished sample, what was opened lazily goes stale if the writer starts that sample over:
+`.load()` it.
 """
 
 from collections.abc import Iterator, Mapping

@@ -147,7 +147,7 @@ def _evaluate(
                 _check_drawn_together(trained, grid)
             measures = pictures.measures(trained)
         with grid_progress(as_json) as observer:
-            rows = compare_selectors(measures, grid, out=keeping.out, resume=keeping.resume, observer=observer)
+            rows = compare_selectors(measures, grid, observer=observer, **keeping.kept)
     notes = [note for measure in measures for note in measure.notes]
     if grid.digital:
         notes.append(_AT_CAPACITY.format(" and ".join(grid.digital)))
