@@ -11,7 +11,7 @@ Where it misleads: in large arrays numbers that decide nothing are rounded unles
 `rounding.py`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Literal
@@ -199,6 +199,32 @@ def _static(kept: Statistics) -> Iterator[_Draft]:
     if kept.final:
         about = "attention received when the finished sequence is passed once more, mean over the queries"
         yield _Draft("final_received", ("layer", "head", "position"), "float32", NAN, about)
+
+
+LABELS: Mapping[str, str] = {
+    **dict.fromkeys(("step", "layer", "head", "kv_head", "position", "query"), "int32"),
+    **dict.fromkeys(("map_step", "map_layer", "map_head"), "int32"),
+    **dict.fromkeys(("group", "quantity"), "string"),
+}
+"""The dimensions, and the type of their labels."""
+
+
+def _known() -> dict[str, list[tuple[tuple[str, ...], str]]]:
+    maps = Maps(steps=(0,), layers=(0,), heads=(0,))
+    known: dict[str, list[tuple[tuple[str, ...], str]]] = {}
+    ways: tuple[Literal["mean", "heads"], ...] = ("mean", "heads")
+    for way in ways:
+        kept = Statistics(
+            groups=("all",), by_group=way, norms=True, entropy=True, unconditional=True, final=True, removed=("keys",),
+            maps=maps,
+        )  # fmt: skip
+        for draft in (*_stepwise(kept), *_mapped(kept), *_static(kept)):
+            known.setdefault(draft.name, []).append((draft.dims, draft.dtype))
+    return known
+
+
+KNOWN = _known()
+"""Every variable that a sample may hold, with its possible dims and types."""
 
 
 def chunk_shape(shape: tuple[int, ...], itemsize: int, steps: int) -> tuple[int, ...]:

@@ -28,6 +28,7 @@ from sinkscope.trace.groups import (
     FORMAT_VERSION,
     METADATA,
     SAMPLES,
+    check_sample,
     check_version,
     read_header,
     read_root,
@@ -207,9 +208,12 @@ def _refuse_existing(path: Path, overwrite: bool) -> None:
 
 def _remove_sample(folder: Path) -> None:
     """Remove a sample. Its metadata goes first: a removal cut short leaves no sample that looks whole."""
+    if (folder / METADATA).is_dir():
+        shutil.rmtree(folder / METADATA)
     (folder / METADATA).unlink(missing_ok=True)
-    if folder.exists():
+    if folder.is_dir():
         shutil.rmtree(folder)
+    folder.unlink(missing_ok=True)
 
 
 def _keep_complete(path: Path) -> dict[int, str]:
@@ -218,7 +222,9 @@ def _keep_complete(path: Path) -> dict[int, str]:
     for index, folder in sample_folders(path):
         try:
             header = read_header(index, folder)
-        except UserError:  # damaged: nobody can read it, so it is written anew
+            if header is not None and header.complete:
+                check_sample(folder)
+        except UserError:  # damaged, or chunks of it are lost: it is written anew
             header = None
         if header is not None and header.complete:
             complete[index] = header.id
