@@ -291,9 +291,7 @@ def test_resuming_with_other_settings_names_the_field(
     assert file_bytes(unbroken.path) == before
 
 
-def test_a_folder_with_other_weights_does_not_go_on_with_a_trace(
-    fixtures: Path, tmp_path: Path, tiny: Callable[[str], Model]
-) -> None:
+def test_a_folder_with_other_weights_does_not_go_on_with_a_trace(fixtures: Path, tmp_path: Path) -> None:
     """Name, revision and settings are the same; one weight in all is another."""
     folder, prompts = tmp_path / "model", PROMPTS[:2]
     shutil.copytree(fixtures / "llada-tiny", folder)

@@ -124,10 +124,7 @@ def _dims(name: str, one: object, metadata: Path) -> Sequence[str]:
     _require(isinstance(one, dict) and (name in KNOWN or name in LABELS), metadata, wrong)
     assert isinstance(one, dict)
     dims = one.get("dimension_names")
-    if name in LABELS:
-        known = [((name,), LABELS[name])]
-    else:
-        known = KNOWN[name]
+    known = [((name,), LABELS[name])] if name in LABELS else KNOWN[name]
     _require(any(list(some) == dims and one.get("data_type") == dtype for some, dtype in known), metadata, wrong)
     assert isinstance(dims, list)
     grid = one.get("chunk_grid")
@@ -162,8 +159,10 @@ def _is_chunk(file: Path, size: int | None, packed: bool) -> bool:
         status = file.stat()
         if not stat.S_ISREG(status.st_mode):
             return False
+        if size is None:
+            return status.st_size <= CHUNK_BYTES and _is_text(file.read_bytes())
         if not packed:
-            return status.st_size == size if size is not None else status.st_size <= CHUNK_BYTES
+            return status.st_size == size
         with file.open("rb") as opened:
             header = opened.read(_HEADER)
     except (OSError, ValueError):
@@ -172,6 +171,17 @@ def _is_chunk(file: Path, size: int | None, packed: bool) -> bool:
         return False
     unpacked, _, whole = np.frombuffer(header, "<u4", 3, offset=4).tolist()
     return unpacked == size and whole == status.st_size and unpacked <= CHUNK_BYTES
+
+
+def _is_text(content: bytes) -> bool:
+    """Whether these bytes are strings as zarr lays them out: how many, then each with its length before it."""
+    end = 4
+    for _ in range(int.from_bytes(content[:4], "little")):
+        start, end = end + 4, end + 4 + int.from_bytes(content[end : end + 4], "little")
+        if end > len(content):
+            return False
+        content[start:end].decode()
+    return end == len(content)
 
 
 def _check_kinds(found: Mapping[str, Any], kinds: Kinds, path: Path) -> None:

@@ -54,8 +54,8 @@ def read_group(folder: Path) -> dict[str, Any] | None:
     """
     file = folder / METADATA
     try:
-        if stat.S_ISFIFO(file.stat().st_mode):  # nobody may ever write into it
-            raise UserError(f"{file} is damaged: expected a file, it is a pipe")
+        if not stat.S_ISREG(file.stat().st_mode):  # to read a pipe would be to wait for whoever writes into it
+            raise UserError(f"{file} is damaged: expected a file")
         document = json.loads(file.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -92,6 +92,8 @@ def check_sample(folder: Path) -> None:
 
 def read_root(path: Path) -> dict[str, Any] | None:
     """The root attribute "sinkscope" of the trace at `path`, or None where `path` is no trace."""
+    if "\0" in str(path):
+        raise UserError(f"{str(path)!r} can't be a path: it holds a NUL")
     try:
         document = read_group(path)
     except UserError:

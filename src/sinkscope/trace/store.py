@@ -189,8 +189,8 @@ def _refuse_existing(path: Path, overwrite: bool) -> None:
     """Raise UserError unless a trace may be begun at `path`."""
     try:
         # A writer that was killed before its first metadata file leaves only its lock, and must be able to come back.
-        names = {entry.name for entry in path.iterdir()} - {LOCK, f"{METADATA}.partial"}
         root = read_root(path)
+        names = {entry.name for entry in path.iterdir()} - {LOCK, f"{METADATA}.partial"}
     except FileNotFoundError:
         return
     except OSError as error:
