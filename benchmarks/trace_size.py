@@ -35,7 +35,7 @@ def main() -> None:
     settings = Denoising(gen_length=128, block_length=32, steps=128)
     prompt = torch.randint(1, VOCABULARY - 1, (37,)).tolist()
     folder = Path(tempfile.mkdtemp())
-    precisions: tuple[Literal["float16", "float32"], ...] = ("float16", "float32")
+    precisions: tuple[Literal["rounded", "float32"], ...] = ("rounded", "float32")
     plain, recorded = [], {precision: [] for precision in precisions}  # type: ignore[var-annotated]
     size = {}
     for run in range(arguments.runs + 1):

@@ -27,7 +27,7 @@ ORDER = (
     "report",
     "cli",
 )
-EVERYWHERE = {"discovery", "errors", "files", "intervals", "ordering", "seeds"}
+EVERYWHERE = {"discovery", "errors", "files", "intervals", "ordering", "seeds", "versions"}
 MODULES = sorted(SOURCE.rglob("*.py"))
 TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in MODULES}
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -51,6 +51,10 @@ class NothingMaskedWarning(Caution):
     """An intervention was asked for, and took nothing away in the whole run."""
 
 
+class OtherVersionsWarning(Caution):
+    """Work goes on that other versions of packages began."""
+
+
 @contextmanager
 def refusing(what: str, advice: str = "") -> Iterator[None]:
     """Turn whatever another library raises inside into one `UserError`: `what`, the library's reason, the advice.

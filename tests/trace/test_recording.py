@@ -14,7 +14,7 @@ from transformers import Lfm2Config, Lfm2ForCausalLM
 from sinkscope.decoding import Decoding, Denoising, generate
 from sinkscope.errors import UserError
 from sinkscope.families import Model, load_model
-from sinkscope.trace import FLOAT16_ERROR, Maps, Recording, Trace, record
+from sinkscope.trace import Maps, Recording, Trace, record
 
 MASK = 255
 PROMPTS = [[7, 3, 11], [5, 9, 2, 8, 1, 4, 6], [13, 21, 2, 40, 77]]
@@ -243,22 +243,8 @@ def test_batches_agree_to_rounding_and_give_the_same_tokens(
         for name in ("received", "received_by_group", "final_received"):
             left, right = (sample[name].values.astype(np.float64) for sample in (single, together))
             np.testing.assert_array_equal(np.isnan(left), np.isnan(right))
-            # Each was rounded once, from numbers that differ by float32 rounding.
-            bound = 2 * FLOAT16_ERROR.bound(np.nan_to_num(left)) + 1e-5
-            assert np.all(np.abs(np.nan_to_num(left) - np.nan_to_num(right)) <= bound)
-
-
-def test_half_precision_keeps_to_its_bound(tiny: Callable[[str], Model], tmp_path: Path) -> None:
-    model = tiny("llada-tiny")
-    half, full = (
-        record(model, PROMPTS, SHORT, out=tmp_path / precision, recording=Recording(precision=precision))
-        for precision in ("float16", "float32")
-    )
-    for rounded, exact in zip(half, full, strict=True):
-        for name in ("received", "received_by_group", "final_received"):
-            assert rounded[name].dtype == np.float16
-            wanted = exact[name].values.astype(np.float64)
-            assert np.all(np.abs(rounded[name].values - wanted) <= FLOAT16_ERROR.bound(wanted))
+            # float32 passes that add up in another order
+            np.testing.assert_allclose(left, right, rtol=0, atol=1e-5)
 
 
 def test_only_what_was_asked_for_is_kept(tiny: Callable[[str], Model], tmp_path: Path) -> None:
@@ -322,7 +308,7 @@ def test_what_cannot_be_recorded_is_refused_before_anything_is_written(tmp_path:
 
 
 def test_recording_options_are_checked() -> None:
-    with pytest.raises(UserError, match="unknown precision 'bf16'; choose float16 or float32"):
+    with pytest.raises(UserError, match="unknown precision 'bf16'; choose rounded or float32"):
         Recording(precision="bf16")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="unknown by_group 'x'"):
         Recording(by_group="x")  # type: ignore[arg-type]

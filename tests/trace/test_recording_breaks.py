@@ -1,12 +1,15 @@
 """`record` where it is stopped, mistaken or long: what is safe stays, what is resumed ends as if unbroken."""
 
 import gc
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,8 +23,8 @@ from sinkscope.attention import watch
 from sinkscope.attention.function import observed
 from sinkscope.cli.main import run as command
 from sinkscope.decoding import Decoding, Denoising
-from sinkscope.errors import UserError
-from sinkscope.families import Model
+from sinkscope.errors import OtherVersionsWarning, UserError
+from sinkscope.families import Model, load_model
 from sinkscope.trace import Maps, Progress, Prompt, Recording, SampleWriter, Trace, open_trace, record
 from sinkscope.trace.groups import sample_folder
 
@@ -286,6 +289,52 @@ def test_resuming_with_other_settings_names_the_field(
     with pytest.raises(UserError, match=message):
         record(model, PROMPTS, settings, out=unbroken.path, resume=True, **given)
     assert file_bytes(unbroken.path) == before
+
+
+def test_a_folder_with_other_weights_does_not_go_on_with_a_trace(fixtures: Path, tmp_path: Path) -> None:
+    """Name, revision and settings are the same; one weight in all is another."""
+    folder, prompts = tmp_path / "model", PROMPTS[:2]
+    shutil.copytree(fixtures / "llada-tiny", folder)
+    model = load_model(folder, dtype="float32", device="cpu")
+    record(model, prompts, SETTINGS, out=tmp_path / "t")
+    record(model, prompts, SETTINGS, out=tmp_path / "t", resume=True)
+    before = file_bytes(tmp_path / "t")
+    with torch.no_grad():
+        next(reversed(list(model.network.parameters()))).mul_(1.5)
+    with pytest.raises(UserError, match=r"other settings: model\.weights"):
+        record(model, prompts, SETTINGS, out=tmp_path / "t", resume=True)
+    assert file_bytes(tmp_path / "t") == before
+
+
+@pytest.mark.parametrize(
+    ("package", "version", "outcome"),
+    [
+        ("torch", "1.2.3", "refused"),
+        ("transformers", "5", "refused"),
+        ("sinkscope", "0.0.0", "refused"),
+        ("zarr", "3.0.1", "told"),
+        ("torch", "PATCH", "told"),
+        ("torch", "SAME", "silent"),
+    ],
+)
+def test_versions_that_change_numbers_are_refused_and_others_told(
+    tiny: Callable[[str], Model], tmp_path: Path, unbroken: Trace, package: str, version: str, outcome: str
+) -> None:
+    shutil.copytree(unbroken.path, tmp_path / "t")
+    file = tmp_path / "t" / "zarr.json"
+    document = json.loads(file.read_text())
+    versions = document["attributes"]["sinkscope"]["versions"]
+    own = versions[package]
+    major_minor = ".".join(own.split("+")[0].split(".")[:2])
+    versions[package] = {"SAME": own, "PATCH": f"{major_minor}.999"}.get(version, version)
+    file.write_text(json.dumps(document))
+    model = tiny("llada-tiny")
+    if outcome == "refused":
+        with pytest.raises(UserError, match=rf"{package} .*--other-versions; in Python other_versions=True"):
+            run(model, tmp_path / "t", resume=True)
+    told = pytest.warns(OtherVersionsWarning, match=package) if outcome != "silent" else nullcontext()
+    with told:
+        run(model, tmp_path / "t", resume=True, **({"other_versions": True} if outcome == "refused" else {}))
 
 
 @pytest.mark.parametrize("prompts", [[PROMPTS[1], PROMPTS[0]], [replace(PROMPTS[0], content=[99, 98])]])

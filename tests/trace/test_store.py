@@ -63,7 +63,7 @@ def cases(draw: st.DrawFn) -> tuple[Counts, Statistics, int, int]:
     some_steps = st.sets(st.integers(0, sizes.max_steps - 1), min_size=1, max_size=3).map(tuple)
     maps = st.builds(Maps, steps=some_steps, layers=st.just((sizes.layers - 1,)), heads=st.just((0,)))
     statistics = Statistics(
-        precision=draw(st.sampled_from(["float16", "float32"])),
+        precision=draw(st.sampled_from(["rounded", "float32"])),
         groups=groups,
         by_group=by_group,
         norms=draw(flag),
@@ -165,15 +165,16 @@ def test_resuming_after_a_cut_at_any_step_gives_the_same_bytes(unbroken: Path, s
         assert file_bytes(path) == file_bytes(unbroken)
 
 
-def test_a_sample_of_a_large_model_stays_below_its_share_of_45_megabytes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("spread", [1, 2, 4])
+def test_a_sample_of_a_large_model_stays_below_its_share_of_60_megabytes(tmp_path: Path, spread: int) -> None:
     layout = plan_layout(
-        Counts(max_steps=16, layers=32, heads=32, kv_heads=8, positions=165),
+        Counts(max_steps=128, layers=32, heads=32, kv_heads=8, positions=165),
         Statistics(groups=("prompt", "committed", "block-committed", "block-masked", "later"), by_group="mean"),
     )
     random = np.random.default_rng()
 
     def softmax(*shape: int) -> np.ndarray[Any, Any]:
-        logits = random.normal(0, 2, shape)
+        logits = random.normal(0, spread, shape)
         return np.asarray(np.exp(logits) / np.exp(logits).sum(-1, keepdims=True))
 
     with TraceStore.create(tmp_path / "t", ATTRS) as store:
@@ -182,7 +183,7 @@ def test_a_sample_of_a_large_model_stays_below_its_share_of_45_megabytes(tmp_pat
             rows = {**step_rows(layout, 0, step), "received": softmax(32, 32, 165)}
             writer.append({**rows, "received_by_group": softmax(32, 5, 165)})
         writer.finish(static_rows(layout, 0), {})
-    assert sum(map(len, file_bytes(tmp_path / "t").values())) < 45e6 / 8
+    assert sum(map(len, file_bytes(tmp_path / "t").values())) < 60e6 / 8
 
 
 def test_create_begins_only_where_nothing_stands(tmp_path: Path, unbroken: Path) -> None:
@@ -257,8 +258,8 @@ def without_null(value: object) -> object:
 def test_resume_needs_a_trace_of_this_format(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a sinkscope trace, so there is nothing to resume"):
         TraceStore.resume(tmp_path, ATTRS)
-    write_group(tmp_path / "t", {"sinkscope": {"format_version": 2}})
-    with pytest.raises(UserError, match="has format_version 2, this sinkscope knows 1"):
+    write_group(tmp_path / "t", {"sinkscope": {"format_version": 1}})
+    with pytest.raises(UserError, match="has format_version 1, this sinkscope knows 2"):
         TraceStore.resume(tmp_path / "t", ATTRS)
 
 
@@ -317,6 +318,5 @@ def test_a_finished_trace_is_a_plain_zarr_hierarchy(unbroken: Path) -> None:
         "000001",
     ]
     attributes: Any = root.attrs["sinkscope"]
-    assert attributes["format_version"] == 1
-    assert attributes["float16_error"] == {"relative": 2**-11, "relative_from": 2**-14, "absolute": 2**-25}
+    assert attributes["format_version"] == 2
     assert xarray.open_zarr(unbroken / "samples" / "000001", chunks=None).sizes["step"] == STEPS

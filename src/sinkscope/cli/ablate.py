@@ -131,7 +131,7 @@ def _ablate(
         with laying_out(as_json, f"laying out {limit} examples of each task"):
             measures = [(model, make(model)) for model in models for make in find]
         with grid_progress(as_json) as observer:
-            rows = ablate(measures, grid, out=keeping.out, resume=keeping.resume, observer=observer)
+            rows = ablate(measures, grid, observer=observer, **keeping.kept)
     notes = list(dict.fromkeys(f"{one.task}: {note}" for _, one in measures for note in one.notes))
     if keeping.out is not None:
         write_report(keeping.out, read_rows(keeping.out), notes)  # the cells of earlier grids in the folder too

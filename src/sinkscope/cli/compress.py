@@ -47,7 +47,7 @@ def _compress(
         with laying_out(as_json, "laying out the examples of each task"):
             measures = [(model, make(model)) for model in models for make in find]
         with grid_progress(as_json) as observer:
-            rows = measure_compression(measures, grid, out=keeping.out, resume=keeping.resume, observer=observer)
+            rows = measure_compression(measures, grid, observer=observer, **keeping.kept)
     notes = [f"{one.task}: {note}" for _, one in measures for note in one.notes]
     if keeping.out is not None:
         # the cells of earlier grids in the folder too

@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import typer
 
 from sinkscope.cli.groups import OptionGroup
+from sinkscope.cli.options import OtherVersions
 from sinkscope.errors import UserError
 
 
@@ -20,10 +21,16 @@ class KeepingOptions(OptionGroup):
 
     out: Annotated[Path | None, typer.Option(help="Folder that keeps finished cells, and the tables.")] = None
     resume: Annotated[bool, typer.Option("--resume", help="Take over the cells that the folder holds.")] = False
+    other_versions: OtherVersions = False
 
     def __post_init__(self) -> None:
         if self.resume and self.out is None:
             raise UserError("--resume needs --out, the folder that holds the cells")
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        """The options as arguments of what runs a grid."""
+        return {"out": self.out, "resume": self.resume, "other_versions": self.other_versions}
 
     @contextmanager
     def told_at_interrupt(self) -> Iterator[None]:

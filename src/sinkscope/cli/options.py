@@ -64,6 +64,9 @@ def _check_dtype(name: str | None) -> str | None:
     return name
 
 
+OtherVersions = Annotated[
+    bool, typer.Option("--other-versions", help="Go on with what other versions of packages began.")
+]
 Dtype = Annotated[str | None, typer.Option(callback=_check_dtype, help=f"{', '.join(DTYPES)}; as stored if left out.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 ...; a GPU if there is one.")]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub model.")]

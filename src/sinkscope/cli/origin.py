@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
+
+from sinkscope.versions import versions_now
 
 if TYPE_CHECKING:
     from sinkscope.families import Model
@@ -11,7 +12,6 @@ if TYPE_CHECKING:
 
 def origin(model: Model) -> dict[str, Any]:
     """The model with its revision, dtype and device, and the versions of what ran it."""
-    from sinkscope.evaluation.grids.rows import PACKAGES
 
     return {
         "model": {
@@ -20,5 +20,5 @@ def origin(model: Model) -> dict[str, Any]:
             "dtype": str(model.dtype),
             "device": str(model.device),
         },
-        "versions": {name: version(name) for name in PACKAGES},
+        "versions": versions_now(),
     }

@@ -22,6 +22,7 @@ from sinkscope.cli.options import (
     Json,
     Limit,
     ModelName,
+    OtherVersions,
     PromptFile,
     PromptText,
     Revision,
@@ -36,6 +37,11 @@ if TYPE_CHECKING:
     from sinkscope.families import Model
     from sinkscope.trace import Maps, Progress, Recording, Trace
 
+Precision = Annotated[
+    Literal["rounded", "float32"],
+    typer.Option(help="rounded: large arrays lose bits that no rule could tell; float32: none does."),
+]
+
 
 def add_to(app: typer.Typer) -> None:
     """Add the command."""
@@ -48,9 +54,7 @@ class RecordingOptions(OptionGroup):
 
     panel: ClassVar[str] = "What is recorded"
 
-    precision: Annotated[Literal["float16", "float32"], typer.Option(help="float16: relative error 2^-11 at most.")] = (
-        "float16"
-    )
+    precision: Precision = "rounded"
     by_group: Annotated[
         Literal["mean", "heads", "none"], typer.Option(help="By group of queries: mean over heads, every head, or not.")
     ] = "mean"
@@ -110,6 +114,7 @@ def _trace(
     limit: Limit = None,
     batch_size: BatchSize = 1,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted trace.")] = False,
+    other_versions: OtherVersions = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing trace.")] = False,
     dtype: Dtype = None,
     device: Device = None,
@@ -137,7 +142,7 @@ def _trace(
 
         trace = record(
             model, given, settings, out=out, recording=recording, batch_size=batch_size, resume=resume,
-            overwrite=overwrite, observer=observe, intervention=intervention,
+            other_versions=other_versions, overwrite=overwrite, observer=observe, intervention=intervention,
         )  # fmt: skip
     caution_without_question(model, given)  # after all mistakes, which are one line
     _report(trace, as_json)

@@ -17,7 +17,6 @@ from typing import Any, NoReturn
 import torch
 
 from sinkscope.compression.cache import CompressedCache, windows_of
-from sinkscope.compression.identity import Identity, check_identity, identity_of
 from sinkscope.compression.seeds import row_seeds
 from sinkscope.compression.settings import Compress, check_model, check_pruning
 from sinkscope.decoding.autoregressive import check_autoregressive
@@ -26,6 +25,7 @@ from sinkscope.decoding.forward import Forward
 from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.errors import UserError
 from sinkscope.families import Model
+from sinkscope.families.identity import Identity, check_identity, identity_of
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

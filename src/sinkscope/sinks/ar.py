@@ -24,7 +24,7 @@ from sinkscope.sinks.scales import checked, key_exists, own_received, require_po
 
 GU_EPSILON = 0.3
 FINAL_PASS = "final pass"
-_SLACK = 0.01  # half precision rounds r by up to 0.05 %, the mean over queries may add to that
+_SLACK = 0.01  # a large trace rounds small r by up to 0.02 %, the mean over queries may add to that
 
 
 def causal_alpha(received: xr.DataArray) -> xr.DataArray:

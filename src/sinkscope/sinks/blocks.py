@@ -21,9 +21,13 @@ Result = TypeVar("Result", xr.DataArray, xr.Dataset)
 CELLS = 2**21
 
 
-def step_slices(steps: int, cells_per_step: int, cells: int = CELLS) -> Iterator[slice]:
-    """Slices that cover `steps` steps, each of about `cells` numbers and never of less than one step."""
+def step_slices(steps: int, cells_per_step: int, cells: int = CELLS, together: int = 1) -> Iterator[slice]:
+    """Slices that cover `steps` steps, each of about `cells` numbers and never of less than one step.
+
+    together: so many steps are stored together; slices end where such a chunk does, if a slice can hold one.
+    """
     length = max(1, cells // max(1, cells_per_step))
+    length -= length % together if length >= together else 0
     for start in range(0, steps, length):
         yield slice(start, min(start + length, steps))
 
@@ -36,9 +40,8 @@ def by_step_blocks(function: Callable[[Labelled], Result], data: Labelled, cells
     steps = data.sizes.get("step", 0)
     if steps == 0:
         return function(widened(data))
-    parts = [
-        function(widened(data.isel(step=part))) for part in step_slices(steps, _cells_per_step(data), cells or CELLS)
-    ]
+    slices = step_slices(steps, _cells_per_step(data), cells or CELLS, _stored_together(data))
+    parts = [function(widened(data.isel(step=part))) for part in slices]
     return parts[0] if len(parts) == 1 else _joined(parts)
 
 
@@ -62,6 +65,14 @@ def widened(data: Labelled) -> Labelled:
 
 def _widen(array: xr.DataArray) -> xr.DataArray:
     return array.astype(np.float64) if np.issubdtype(array.dtype, np.floating) else array.compute()
+
+
+def _stored_together(data: xr.DataArray | xr.Dataset) -> int:
+    """Steps in a chunk of the store that the largest array lies in."""
+    arrays = [data] if isinstance(data, xr.DataArray) else list(data.data_vars.values())
+    largest = max((array for array in arrays if "step" in array.dims), key=lambda array: array.size)
+    chunks = largest.encoding.get("chunks")
+    return int(chunks[largest.dims.index("step")]) if chunks and len(chunks) == largest.ndim else 1
 
 
 def _cells_per_step(data: xr.DataArray | xr.Dataset) -> int:

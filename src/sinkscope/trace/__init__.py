@@ -1,6 +1,6 @@
 """What is recorded while a model generates: prompts in, labelled arrays out, safe on disk at every step."""
 
-from sinkscope.trace.layout import FLOAT16_ERROR, Counts, Layout, Maps, Statistics, plan_layout
+from sinkscope.trace.layout import Counts, Layout, Maps, Statistics, plan_layout
 from sinkscope.trace.prompts import Prompt, read_prompts, text_prompt
 from sinkscope.trace.reading import Trace, open_trace
 from sinkscope.trace.recording import Progress, Recording, record
@@ -8,7 +8,6 @@ from sinkscope.trace.sample import SampleWriter
 from sinkscope.trace.store import TraceStore, check_output
 
 __all__ = [
-    "FLOAT16_ERROR",
     "Counts",
     "Layout",
     "Maps",

@@ -10,14 +10,17 @@ power cut can take back the last seconds.
 
 import json
 import os
+import re
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import UserError
+from sinkscope.trace.checking import check_arrays, check_attributes, check_root
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 METADATA = "zarr.json"
 SAMPLES = "samples"
 
@@ -45,40 +48,69 @@ def write_group(folder: Path, attributes: Mapping[str, Any], arrays: Mapping[str
 
 
 def read_group(folder: Path) -> dict[str, Any] | None:
-    """Attributes of the group in `folder`, or None where there is no group.
+    """The metadata of the group in `folder`, with "attributes", or None where there is no group.
 
     Raises UserError where the metadata file is there but is not that of a zarr group, OSError where it can't be read.
     """
+    file = folder / METADATA
     try:
-        document = json.loads((folder / METADATA).read_bytes())
+        if not stat.S_ISREG(file.stat().st_mode):  # to read a pipe would be to wait for whoever writes into it
+            raise UserError(f"{file} is damaged: expected a file")
+        document = json.loads(file.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except ValueError:
+    except UserError:
+        raise
+    except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict) or not isinstance(document.get("attributes"), dict):
-        raise UserError(f"{folder / METADATA} is damaged: expected the metadata of a zarr group")
+        raise UserError(f"{file} is damaged: expected the metadata of a zarr group")
+    return document
+
+
+def read_sample(folder: Path) -> dict[str, Any] | None:
+    """The checked attributes of the sample in `folder`, or None where there is none yet. Raises as `read_group`, and
+    UserError where attributes are not those of a sample."""
+    document = read_group(folder)
+    if document is None:
+        return None
     attributes: dict[str, Any] = document["attributes"]
+    check_attributes(attributes, folder / METADATA)
     return attributes
+
+
+def check_sample(folder: Path) -> None:
+    """Raise UserError unless the sample in `folder` is there and whole, up to its last safe step."""
+    document = read_group(folder)
+    if document is None:
+        raise UserError(f"the sample {folder} is gone: its trace is being rewritten, open it again")
+    check_attributes(document["attributes"], folder / METADATA)
+    consolidated = document.get("consolidated_metadata")
+    arrays = consolidated.get("metadata") if isinstance(consolidated, dict) else None
+    check_arrays(folder, document["attributes"], arrays)
 
 
 def read_root(path: Path) -> dict[str, Any] | None:
     """The root attribute "sinkscope" of the trace at `path`, or None where `path` is no trace."""
+    if "\0" in str(path):
+        raise UserError(f"{str(path)!r} can't be a path: it holds a NUL")
     try:
-        attributes = read_group(path)
+        document = read_group(path)
     except UserError:
         return None
-    root = None if attributes is None else attributes.get("sinkscope")
+    root = None if document is None else document["attributes"].get("sinkscope")
     return root if isinstance(root, dict) else None
 
 
 def check_version(path: Path, root: Mapping[str, Any]) -> None:
-    """Raise UserError unless the trace is of the format that this version reads and writes."""
+    """Raise UserError unless the trace is of the format that this version reads and writes, and undamaged."""
     version = root.get("format_version")
     if version != FORMAT_VERSION:
         raise UserError(
             f"the trace {path} has format_version {version!r}, this sinkscope knows {FORMAT_VERSION}: "
-            "use the version of sinkscope that wrote it"
+            "record it again, or use the version of sinkscope that wrote it"
         )
+    check_root(root, path / METADATA)
 
 
 def sample_folder(path: Path, index: int) -> Path:
@@ -90,7 +122,7 @@ def sample_folders(path: Path) -> list[tuple[int, Path]]:
     """Numbers and folders of all samples of a trace, begun or damaged ones too, in prompt order."""
     try:
         with os.scandir(path / SAMPLES) as entries:
-            names = [entry.name for entry in entries if entry.name.isdecimal()]
+            names = [entry.name for entry in entries if re.fullmatch("[0-9]{6,18}", entry.name)]
     except FileNotFoundError:
         return []
     return sorted((int(name), path / SAMPLES / name) for name in names)
@@ -98,11 +130,7 @@ def sample_folders(path: Path) -> list[tuple[int, Path]]:
 
 def read_header(index: int, folder: Path) -> SampleHeader | None:
     """Header of the sample in `folder`, or None if it has none yet; UserError if it is damaged."""
-    attributes = read_group(folder)
-    if attributes is None:
+    found = read_sample(folder)
+    if found is None:
         return None
-    try:
-        steps, complete = int(attributes["steps"]), attributes["complete"] is True
-        return SampleHeader(index=index, id=str(attributes["id"]), steps=steps, complete=complete, folder=folder)
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{folder / METADATA} is damaged: a sample needs id, steps and complete") from error
+    return SampleHeader(index=index, id=found["id"], steps=found["steps"], complete=found["complete"], folder=folder)

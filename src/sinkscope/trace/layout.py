@@ -7,17 +7,16 @@ Nothing is computed or written here, so planning costs nothing. The chunks decid
 chunk holds at most 16 steps and a few megabytes, and small variables are one chunk each, because a trace of many
 samples is limited by its number of files before it is limited by their size.
 
-Where it misleads: `float16` halves a trace but keeps 11 significant bits (`FLOAT16_ERROR`). Sums over positions
-taken in float16 lose more than storing did; convert to float32 before adding.
+Where it misleads: in large arrays numbers that decide nothing are rounded unless all bits are asked for: see
+`rounding.py`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sinkscope.errors import UserError
 
@@ -25,28 +24,10 @@ CHUNK_BYTES = 6 * 2**20
 """Size aimed at for a chunk before compression."""
 SMALL_BYTES = 2**20
 """A variable that is no larger than this over all its steps is one chunk, rewritten whole at every flush."""
+ROUNDED_BYTES = 8 * 2**20
+"""Attention that is no larger than this over all its steps is never rounded: there is little to gain."""
 MAX_CHUNK_STEPS = 16
 """Most steps that wait in memory before they are on disk, and so the most that a kill can lose."""
-
-
-@dataclass(frozen=True)
-class HalfError:
-    """Error of rounding a number to the nearest float16 (IEEE 754 binary16: 11 significant bits, exponents from -14).
-
-    At most `relative * |x|` where `|x| >= relative_from`, at most `absolute` below; valid up to 65504.
-    """
-
-    relative: float = 2.0**-11
-    relative_from: float = 2.0**-14
-    absolute: float = 2.0**-25
-
-    def bound(self, values: NDArray[np.floating]) -> NDArray[np.float64]:
-        """Largest possible difference between each value and its float16, in the shape of `values`."""
-        size = np.abs(np.asarray(values, dtype=np.float64))
-        return np.where(size >= self.relative_from, self.relative * size, self.absolute)
-
-
-FLOAT16_ERROR = HalfError()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,10 +57,11 @@ class Statistics:
     groups: names of the parts of a pass's queries; empty when queries are not split.
     by_group: `received_by_group` averaged over heads ("mean"), for every head ("heads"), or left out (None).
     removed: names of the sums that tell what an intervention took away; empty without one.
-    precision: type of everything that is a mean or an entropy of attention; norms are float32 always.
+    precision: "rounded": large arrays of received attention lose bits that decide nothing (`rounding.py`); "float32":
+        every number is kept as it was computed.
     """
 
-    precision: Literal["float16", "float32"] = "float16"
+    precision: Literal["rounded", "float32"] = "rounded"
     groups: tuple[str, ...] = ()
     by_group: Literal["mean", "heads"] | None = None
     norms: bool = False
@@ -92,7 +74,10 @@ class Statistics:
 
 @dataclass(frozen=True, kw_only=True)
 class Variable:
-    """One array of a sample; `shape` and `chunks` follow `dims`, `fill` stands where nothing was written."""
+    """One array of a sample; `shape` and `chunks` follow `dims`, `fill` stands where nothing was written.
+
+    rounded: whether bits that decide nothing are left out.
+    """
 
     name: str
     dims: tuple[str, ...]
@@ -101,6 +86,7 @@ class Variable:
     dtype: str
     fill: float | int | bool
     about: str
+    rounded: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +132,7 @@ class _Draft:
     dtype: str
     fill: float | int | bool
     about: str
+    rounded: bool = False
 
     def sized(self, sizes: dict[str, int], chunk_steps: int) -> Variable:
         shape = tuple(sizes[dim] for dim in self.dims)
@@ -158,6 +145,7 @@ class _Draft:
             dtype=self.dtype,
             fill=self.fill,
             about=self.about,
+            rounded=self.rounded and prod(shape) * np.dtype(self.dtype).itemsize > ROUNDED_BYTES,
         )
 
 
@@ -176,11 +164,13 @@ _RECORD = (
 
 def _stepwise(kept: Statistics) -> Iterator[_Draft]:
     by_head = ("step", "layer", "head", "position")
-    yield _Draft("received", by_head, kept.precision, NAN, "attention received, mean over the queries")
+    short = kept.precision == "rounded"
+    yield _Draft("received", by_head, "float32", NAN, "attention received, mean over the queries", short)
     if kept.by_group is not None:
         heads = ("head",) if kept.by_group == "heads" else ()
         dims = ("step", "layer", "group", *heads, "position")
-        yield _Draft("received_by_group", dims, kept.precision, 0.0, "attention received, mean over a group's queries")
+        about = "attention received, mean over a group's queries"
+        yield _Draft("received_by_group", dims, "float32", 0.0, about, short)
     if kept.groups:
         yield _Draft("queries", ("step", "group"), "int32", 0, "number of queries in each group")
     yield from _RECORD
@@ -189,10 +179,10 @@ def _stepwise(kept: Statistics) -> Iterator[_Draft]:
         yield _Draft("key_norm", dims, "float32", NAN, "Euclidean norm of the key")
         yield _Draft("value_norm", dims, "float32", NAN, "Euclidean norm of the value")
     if kept.entropy:
-        yield _Draft("entropy", by_head, kept.precision, NAN, "entropy of the query's attention, in nats")
+        yield _Draft("entropy", by_head, "float32", NAN, "entropy of the query's attention, in nats")
     if kept.unconditional:
         about = "attention received in the unconditional pass, mean over the queries"
-        yield _Draft("received_unconditional", by_head, kept.precision, NAN, about)
+        yield _Draft("received_unconditional", by_head, "float32", NAN, about, short)
     if kept.removed:
         about = "what an intervention took away, sums over layers and heads"
         yield _Draft("removed", ("step", "quantity"), "float64", 0.0, about)
@@ -201,14 +191,40 @@ def _stepwise(kept: Statistics) -> Iterator[_Draft]:
 def _mapped(kept: Statistics) -> Iterator[_Draft]:
     if kept.maps is not None:
         dims = ("map_step", "map_layer", "map_head", "query", "position")
-        yield _Draft("attention", dims, kept.precision, NAN, "attention that the query pays to the position")
+        yield _Draft("attention", dims, "float32", NAN, "attention that the query pays to the position")
 
 
 def _static(kept: Statistics) -> Iterator[_Draft]:
     yield _Draft("sequence", ("position",), "int32", -1, "token ids of the finished sequence")
     if kept.final:
         about = "attention received when the finished sequence is passed once more, mean over the queries"
-        yield _Draft("final_received", ("layer", "head", "position"), kept.precision, NAN, about)
+        yield _Draft("final_received", ("layer", "head", "position"), "float32", NAN, about)
+
+
+LABELS: Mapping[str, str] = {
+    **dict.fromkeys(("step", "layer", "head", "kv_head", "position", "query"), "int32"),
+    **dict.fromkeys(("map_step", "map_layer", "map_head"), "int32"),
+    **dict.fromkeys(("group", "quantity"), "string"),
+}
+"""The dimensions, and the type of their labels."""
+
+
+def _known() -> dict[str, list[tuple[tuple[str, ...], str]]]:
+    maps = Maps(steps=(0,), layers=(0,), heads=(0,))
+    known: dict[str, list[tuple[tuple[str, ...], str]]] = {}
+    ways: tuple[Literal["mean", "heads"], ...] = ("mean", "heads")
+    for way in ways:
+        kept = Statistics(
+            groups=("all",), by_group=way, norms=True, entropy=True, unconditional=True, final=True, removed=("keys",),
+            maps=maps,
+        )  # fmt: skip
+        for draft in (*_stepwise(kept), *_mapped(kept), *_static(kept)):
+            known.setdefault(draft.name, []).append((draft.dims, draft.dtype))
+    return known
+
+
+KNOWN = _known()
+"""Every variable that a sample may hold, with its possible dims and types."""
 
 
 def chunk_shape(shape: tuple[int, ...], itemsize: int, steps: int) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import UserError
-from sinkscope.trace.groups import SampleHeader, read_group
+from sinkscope.trace.groups import SampleHeader, read_sample
 
 MOST_SAMPLES = 10
 MOST_LETTERS = 200
@@ -58,7 +58,7 @@ def _table(samples: Sequence[SampleHeader]) -> Iterator[str]:
 def _text(sample: SampleHeader) -> str:
     """The sample's text, shortened; nothing where there is none, or where the sample is gone."""
     try:
-        text = (read_group(sample.folder) or {}).get("text") or ""
+        text = (read_sample(sample.folder) or {}).get("text") or ""
     except (UserError, OSError):
         return ""
     return text if len(text) <= MOST_LETTERS else f"{text[: MOST_LETTERS - 1]}…"

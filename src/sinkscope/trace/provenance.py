@@ -1,7 +1,6 @@
 """The attributes of a trace: enough to rebuild the run that made it, and nothing that differs between two such runs."""
 
 from dataclasses import asdict
-from importlib.metadata import version
 from typing import Any
 
 from sinkscope.decoding import Denoising
@@ -9,8 +8,10 @@ from sinkscope.decoding.compressing import Compression
 from sinkscope.decoding.generation import Settings
 from sinkscope.decoding.intervening import Intervention
 from sinkscope.families import Model
+from sinkscope.families.identity import identity_of
+from sinkscope.versions import PACKAGES, versions_now
 
-PACKAGES = ("sinkscope", "torch", "transformers", "xarray", "zarr", "numpy")
+_WRITTEN_BY = (*PACKAGES, "xarray", "zarr", "numpy")
 
 
 def run_attributes(
@@ -21,7 +22,7 @@ def run_attributes(
     intervention: Intervention | None = None,
     compression: Compression | None = None,
 ) -> dict[str, Any]:
-    """Model, revision, dtype, device, decoding, recording, versions and a digest of the prompts, as JSON.
+    """The model with a digest of its weights, decoding, recording, versions and a digest of the prompts, as JSON.
 
     And the intervention and the compression, where there are any.
     """
@@ -30,6 +31,7 @@ def run_attributes(
         "model": {
             "name": model.name,
             "revision": model.revision,
+            "weights": identity_of(model).weights,
             "family": family.name,
             "model_type": model.network.config.model_type,
             "network": type(model.network).__name__,
@@ -48,5 +50,5 @@ def run_attributes(
         **({} if intervention is None else {"intervention": intervention.to_dict()}),
         **({} if compression is None else {"compression": compression.to_dict()}),
         "prompts": prompts,
-        "versions": {name: version(name) for name in PACKAGES},
+        "versions": versions_now(_WRITTEN_BY),
     }

@@ -2,13 +2,13 @@
 
     trace = open_trace("runs/llada.zarr")
     for sample in trace:                       # one at a time; 10,000 need no more memory than one
-        sample["received"].sel(layer=3).astype("float32").max("position")
+        sample["received"].sel(layer=3).max("position")
 
 A `Trace` is the list of samples at the time of opening (about 0.1 ms a sample); open it again to see samples begun
 since. A dataset shows the steps that are safely on disk when it is asked for, and reads values only when they are used.
 
-Where it misleads: float16 values should be turned into float32 before they are added up (see `layout.FLOAT16_ERROR`).
-Of an unfinished sample, what was opened lazily goes stale if the writer starts that sample over: `.load()` it.
+Where it misleads: of an unfinished sample, what was opened lazily goes stale if the writer starts that sample over:
+`.load()` it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,8 @@ from typing import Any
 import xarray
 
 from sinkscope.errors import UserError
-from sinkscope.trace.groups import SampleHeader, check_version, read_header, read_root, sample_folders
+from sinkscope.trace.checking import check_labels
+from sinkscope.trace.groups import SampleHeader, check_sample, check_version, read_header, read_root, sample_folders
 from sinkscope.trace.notebook import trace_html
 
 
@@ -89,12 +90,17 @@ def _samples(count: int) -> str:
 
 def _open(folder: Path) -> xarray.Dataset:
     # The metadata of the group includes that of its arrays, cut to the safe steps: one file, read in one go.
+    # Nothing that zarr or xarray may raise about what lies there is a mistake of ours, whatever its type.
     try:
-        dataset: xarray.Dataset = xarray.open_zarr(folder, consolidated=True, chunks=None)
+        check_sample(folder)
+        dataset: xarray.Dataset = xarray.open_zarr(folder, consolidated=True, chunks=None, decode_cf=False)
+    except UserError:
+        raise
     except FileNotFoundError as error:
         raise UserError(f"the sample {folder} is gone: its trace is being rewritten, open it again") from error
-    except (OSError, RuntimeError, ValueError) as error:
+    except Exception as error:
         raise UserError(f"the sample {folder} is damaged or can't be read ({_reason(error)})") from error
+    check_labels(dataset, folder)
     return dataset
 
 
@@ -103,7 +109,9 @@ def reading_values(path: Path | str) -> Iterator[None]:
     """Turn values of the trace at `path`, or of that name, that can't be read, or are damaged, into one line."""
     try:
         yield
-    except (OSError, RuntimeError) as error:
+    except UserError:
+        raise
+    except (OSError, RuntimeError, ValueError, OverflowError) as error:
         raise UserError(f"the trace {path} is damaged or can't be read ({_reason(error)}): record it again") from error
 
 

@@ -44,7 +44,8 @@ from sinkscope.trace.store import TraceStore, check_output
 class Recording:
     """What to keep of each step besides received attention, the canvas and the commits.
 
-    precision: "float16" (error bound: `trace.FLOAT16_ERROR`) or "float32".
+    precision: "rounded" leaves bits of large arrays out that no rule could tell (`trace/rounding.py`); "float32" keeps
+        all.
     by_group: received attention by group of queries, as the mean over heads ("mean"), for every head ("heads", as large
         as everything else times five), or not at all (None).
     norms, entropy: key and value norms; entropy of each query's row.
@@ -54,7 +55,7 @@ class Recording:
     kernel: attention kernel, see `sinkscope.attention.watch`.
     """
 
-    precision: Literal["float16", "float32"] = "float16"
+    precision: Literal["rounded", "float32"] = "rounded"
     by_group: Literal["mean", "heads"] | None = "mean"
     norms: bool = False
     entropy: bool = False
@@ -63,8 +64,8 @@ class Recording:
     kernel: str | None = None
 
     def __post_init__(self) -> None:
-        if self.precision not in ("float16", "float32"):
-            raise UserError(f"unknown precision {self.precision!r}; choose float16 or float32")
+        if self.precision not in ("rounded", "float32"):
+            raise UserError(f"unknown precision {self.precision!r}; choose rounded or float32")
         if self.by_group not in ("mean", "heads", None):
             raise UserError(f"unknown by_group {self.by_group!r}; choose 'mean', 'heads' or None")
 
@@ -104,6 +105,7 @@ def record(
     compression: Compression | None = None,
     batch_size: int = 1,
     resume: bool = False,
+    other_versions: bool = False,
     overwrite: bool = False,
     observer: Callable[[Progress], None] | None = None,
 ) -> Trace:
@@ -134,7 +136,11 @@ def record(
         _probe(model, recording.kernel)
     kept = {**asdict(recording), "batch_size": batch_size}
     attributes = run_attributes(model, settings, kept, digest, intervention, compression)
-    store = TraceStore.resume(out, attributes) if resume else TraceStore.create(out, attributes, overwrite=overwrite)
+    store = (
+        TraceStore.resume(out, attributes, other_versions=other_versions)
+        if resume
+        else TraceStore.create(out, attributes, overwrite=overwrite)
+    )
 
     def report(done: int, step: Step, most: int) -> None:
         if observer is not None:

@@ -19,7 +19,6 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -29,6 +28,7 @@ from sinkscope.trace.groups import (
     FORMAT_VERSION,
     METADATA,
     SAMPLES,
+    check_sample,
     check_version,
     read_header,
     read_root,
@@ -36,9 +36,10 @@ from sinkscope.trace.groups import (
     sample_folders,
     write_group,
 )
-from sinkscope.trace.layout import FLOAT16_ERROR, Layout
+from sinkscope.trace.layout import Layout
 from sinkscope.trace.lock import LOCK, WriterLock
 from sinkscope.trace.sample import SampleWriter
+from sinkscope.versions import check_versions
 
 _NOTHING_TO_RESUME = "{path} is not a sinkscope trace, so there is nothing to resume: leave out --resume"
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -57,7 +58,7 @@ class TraceStore:
         """Begin a trace at `path`, which must be missing or empty unless it is a trace and `overwrite` is true.
 
         attrs: what describes the run (model, decoding, recording, versions ...), kept under the root attribute
-        "sinkscope" beside `format_version` and the error bound of half precision. Must be JSON.
+        "sinkscope" beside `format_version`. Must be JSON.
 
         Raises UserError where something stands in the way, another process writes there, or the folder can't be
         written. Of an old trace only its own files are removed, its samples first.
@@ -81,11 +82,12 @@ class TraceStore:
         return cls(path, lock, {})
 
     @classmethod
-    def resume(cls, path: str | Path, attrs: Mapping[str, Any]) -> Self:
+    def resume(cls, path: str | Path, attrs: Mapping[str, Any], *, other_versions: bool = False) -> Self:
         """Go on with the trace at `path`: keep its complete samples, remove the begun ones.
 
         Raises UserError if there is no trace, if it was made with other attributes (the first that differs is named
-        with both values), if another process writes there, or if the folder can't be written.
+        with both values) or, without `other_versions`, by versions of packages that make other numbers, if another
+        process writes there, or if the folder can't be written.
         """
         path = Path(path)
         asked = _root_attributes(attrs)
@@ -94,9 +96,11 @@ class TraceStore:
         if stored is None:
             raise UserError(_NOTHING_TO_RESUME.format(path=path))
         check_version(path, stored)
-        difference = first_difference(stored, asked)
+        difference = first_difference({**stored, "versions": None}, {**asked, "versions": None})
         if difference is not None:
             raise UserError(f"can't resume {path} with other settings: {difference}")
+        before, now = stored.get("versions") or {}, asked.get("versions") or {}
+        check_versions(before, now, f"the trace {path}", other_versions=other_versions)
         with _writable(path):
             lock = WriterLock(path)
         try:
@@ -177,8 +181,7 @@ def _writable(path: Path) -> Iterator[None]:
 
 def _root_attributes(attrs: Mapping[str, Any]) -> dict[str, Any]:
     """The root attributes as they will be read back, so that they can be compared."""
-    own = {"format_version": FORMAT_VERSION, "float16_error": asdict(FLOAT16_ERROR)}
-    root: dict[str, Any] = json.loads(json.dumps({**own, **attrs}))
+    root: dict[str, Any] = json.loads(json.dumps({"format_version": FORMAT_VERSION, **attrs}))
     return root
 
 
@@ -186,8 +189,8 @@ def _refuse_existing(path: Path, overwrite: bool) -> None:
     """Raise UserError unless a trace may be begun at `path`."""
     try:
         # A writer that was killed before its first metadata file leaves only its lock, and must be able to come back.
-        names = {entry.name for entry in path.iterdir()} - {LOCK, f"{METADATA}.partial"}
         root = read_root(path)
+        names = {entry.name for entry in path.iterdir()} - {LOCK, f"{METADATA}.partial"}
     except FileNotFoundError:
         return
     except OSError as error:
@@ -205,9 +208,12 @@ def _refuse_existing(path: Path, overwrite: bool) -> None:
 
 def _remove_sample(folder: Path) -> None:
     """Remove a sample. Its metadata goes first: a removal cut short leaves no sample that looks whole."""
+    if (folder / METADATA).is_dir():
+        shutil.rmtree(folder / METADATA)
     (folder / METADATA).unlink(missing_ok=True)
-    if folder.exists():
+    if folder.is_dir():
         shutil.rmtree(folder)
+    folder.unlink(missing_ok=True)
 
 
 def _keep_complete(path: Path) -> dict[int, str]:
@@ -216,7 +222,9 @@ def _keep_complete(path: Path) -> dict[int, str]:
     for index, folder in sample_folders(path):
         try:
             header = read_header(index, folder)
-        except UserError:  # damaged: nobody can read it, so it is written anew
+            if header is not None and header.complete:
+                check_sample(folder)
+        except UserError:  # damaged, or chunks of it are lost: it is written anew
             header = None
         if header is not None and header.complete:
             complete[index] = header.id

@@ -183,7 +183,7 @@ def _evaluate(
                 _check_drawn_together(trained, grid)
             measures = pictures.measures(trained)
         with grid_progress(as_json) as observer:
-            rows = compare_selectors(measures, grid, out=keeping.out, resume=keeping.resume, observer=observer)
+            rows = compare_selectors(measures, grid, observer=observer, **keeping.kept)
     notes = [*notes_on_default(models, pictures.data), *(note for one in measures for note in one.notes)]
     if grid.digital:
         notes.append(_AT_CAPACITY.format(" and ".join(grid.digital)))

@@ -5,7 +5,6 @@ from types import MappingProxyType
 
 from sinkscope.evaluation.ablation.contrasts import plain_difference
 from sinkscope.evaluation.ablation.rows import Row
-from sinkscope.evaluation.grids.rows import PACKAGES
 from sinkscope.evaluation.grids.tables import (
     Record,
     Tables,
@@ -15,6 +14,7 @@ from sinkscope.evaluation.grids.tables import (
     span,
     told,
 )
+from sinkscope.versions import PACKAGES
 
 MASKING = ("detect", "detect_from", "how", "first_step", "last_step", "layers", "heads", "queries", "classes")
 COLUMNS: Mapping[str, str] = MappingProxyType(

@@ -29,11 +29,13 @@ def measure_compression(
     *,
     out: Path | None = None,
     resume: bool = False,
+    other_versions: bool = False,
     observer: Observer | None = None,
 ) -> list[Row]:
     """Every cell of the grid for every model and measure, in their order.
 
-    out: folder that keeps the cells; with `resume` it may hold some already.
+    out: folder that keeps the cells; with `resume` it may hold some already, with
+        `other_versions` those of any version of the packages too.
     Raises `UserError` before any work for a cell that can't be run; and where memory runs out, with what to do: cells
     that are done are kept in `out`, at any batch size.
     """
@@ -42,7 +44,7 @@ def measure_compression(
         for cell in some:
             _check(model, measure, cell)
     jobs = [job for model, measure, some in every for job in _jobs(model, measure, some)]
-    found = run_jobs(jobs, FORM, out=out, resume=resume, observer=observer)
+    found = run_jobs(jobs, FORM, out=out, resume=resume, other_versions=other_versions, observer=observer)
     cells = [cell for _, _, some in every for cell in some]
     return [row_of(cell, job.settings, measured) for cell, job, measured in zip(cells, jobs, found, strict=True)]
 

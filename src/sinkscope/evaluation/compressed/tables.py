@@ -8,7 +8,6 @@ from types import MappingProxyType
 
 from sinkscope.evaluation.compressed.contrasts import contrast, whole_difference
 from sinkscope.evaluation.compressed.rows import Row
-from sinkscope.evaluation.grids.rows import PACKAGES
 from sinkscope.evaluation.grids.tables import (
     Record,
     Tables,
@@ -18,6 +17,7 @@ from sinkscope.evaluation.grids.tables import (
     span,
     told,
 )
+from sinkscope.versions import PACKAGES
 
 NATS = "nats a token"
 _KIB, _MIB = 1024, 1024 * 1024

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sinkscope.evaluation.grids.outcomes import Outcome
+from sinkscope.versions import deciding
 
-PACKAGES = ("sinkscope", "torch", "transformers")
-"""Whose versions are kept with every cell; cells of other versions are not compared."""
 _DIGEST = 12
 _LARGEST = 1e18
 """Of what is measured: times, bytes, tokens."""
@@ -105,8 +104,7 @@ def same_examples(one: MeasuredRow, other: MeasuredRow) -> bool:
 
 
 def _experiment(row: MeasuredRow) -> dict[str, Any]:
-    versions = row.settings.get("versions", {})
     return {
         **{name: row.settings[name] for name in ("model", "measure")},
-        "versions": {name: versions.get(name) for name in PACKAGES},
+        "versions": deciding(row.settings.get("versions", {})),
     }

@@ -6,17 +6,16 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from sinkscope.compression.identity import identity_of
 from sinkscope.errors import UserError, memory_advice
 from sinkscope.evaluation.grids.progress import Observer, Watch
-from sinkscope.evaluation.grids.rows import PACKAGES
 from sinkscope.evaluation.grids.store import CellForm, CellStore, open_cells
 from sinkscope.families import Model
+from sinkscope.families.identity import identity_of
+from sinkscope.versions import versions_now
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,15 +35,22 @@ class Job:
 
 
 def run_jobs(
-    jobs: Sequence[Job], form: CellForm, *, out: Path | None, resume: bool, observer: Observer | None
+    jobs: Sequence[Job],
+    form: CellForm,
+    *,
+    out: Path | None,
+    resume: bool,
+    other_versions: bool,
+    observer: Observer | None,
 ) -> list[dict[str, Any]]:
     """What was measured in each cell, with `batch_size` and `seconds`.
 
-    out: folder that keeps the cells; with `resume` it may hold some already. Raises `UserError` for a folder that is
+    out: folder that keeps the cells; with `resume` it may hold some already, with `other_versions` those of any version
+    of the packages too. Raises `UserError` for a folder that is
     none or another's; for scores that are no numbers; and where memory runs out, with what to do: cells that are done
     are kept, at any batch size.
     """
-    with open_cells(out, form, resume=resume) as store:
+    with open_cells(out, form, resume=resume, other_versions=other_versions) as store:
         to_run = [job for job in jobs if store.find(job.settings) is None]
         watch = Watch(observer=observer, cells=len(jobs), examples=sum(job.n for job in to_run))
         return [_measured(store, job, watch, out) for job in jobs]
@@ -105,7 +111,7 @@ def stated(model: Mapping[str, Any], measure: Mapping[str, Any], **varied: Any) 
     settings = {
         "model": model,
         "measure": measure,
-        "versions": {name: version(name) for name in PACKAGES},
+        "versions": versions_now(),
         **varied,
     }
     kept: dict[str, Any] = json.loads(json.dumps(settings))

@@ -1,6 +1,7 @@
 """A folder with the finished cells of a grid: one JSON object a line, each written as its cell ends.
 
 Every line names everything that decided its numbers, so a cell is taken up again only if nothing of that has changed.
+Of the versions those parts count that change numbers (`sinkscope.versions`), or none where the user asks for that.
 The weights are among them, as a digest: a folder with a model may have been written anew. The batch size decides
 nothing and stands beside them. A grid may grow: what is there already stays and is not run again. A last line that was
 cut short is run again, and left out by whoever reads alone.
@@ -20,6 +21,7 @@ from typing import Any
 from sinkscope.errors import UserError
 from sinkscope.files import parse_json, read_regular
 from sinkscope.trace.lock import LOCK, WriterLock
+from sinkscope.versions import check_versions, deciding
 
 NAME = "cells.jsonl"
 Kept = tuple[dict[str, Any], dict[str, Any]]
@@ -40,19 +42,27 @@ class CellForm:
 
 
 class CellStore:
-    """The cells in `folder`; None keeps them in memory only."""
+    """The cells in `folder`; None keeps them in memory only. other_versions: those of any version of the packages."""
 
-    def __init__(self, folder: Path | None, form: CellForm) -> None:
+    def __init__(self, folder: Path | None, form: CellForm, *, other_versions: bool = False) -> None:
         self._file = None if folder is None else folder / NAME
-        self._cells = {} if self._file is None else _read(self._file, form)
+        self._other_versions = other_versions
+        found = [] if self._file is None else _read(self._file, form)
+        self._cells = {self._key(settings): (settings, measured) for settings, measured in found}
 
     def find(self, settings: dict[str, Any]) -> dict[str, Any] | None:
-        """What was measured under exactly these settings."""
-        return self._cells.get(_key(settings))
+        """What was measured under exactly these settings. Warns where another version measured it."""
+        found = self._cells.get(self._key(settings))
+        if found is None:
+            return None
+        before, measured = found
+        versions = before.get("versions", {}), settings.get("versions", {})
+        check_versions(*versions, f"a cell in {self._file}", other_versions=self._other_versions)
+        return measured
 
     def add(self, settings: dict[str, Any], measured: dict[str, Any]) -> None:
         """Keep a cell. Raises `UserError` where the disk does not take it."""
-        self._cells[_key(settings)] = measured
+        self._cells[self._key(settings)] = (settings, measured)
         if self._file is None:
             return
         line = json.dumps({"settings": settings, "measured": measured}, ensure_ascii=False)
@@ -62,9 +72,15 @@ class CellStore:
         except OSError as error:
             raise UserError(f"{self._file} can't be written ({error.strerror}); finished cells are kept") from error
 
+    def _key(self, settings: dict[str, Any]) -> str:
+        stated = {**settings, "versions": None if self._other_versions else deciding(settings.get("versions", {}))}
+        return hashlib.sha256(json.dumps(stated, sort_keys=True).encode()).hexdigest()
+
 
 @contextmanager
-def open_cells(folder: Path | None, form: CellForm, *, resume: bool) -> Iterator[CellStore]:
+def open_cells(
+    folder: Path | None, form: CellForm, *, resume: bool, other_versions: bool = False
+) -> Iterator[CellStore]:
     """The store in `folder`, which is made if missing. Raises `UserError` for a folder that holds cells already unless
     `resume`, one that holds something else, and one that another process writes."""
     if folder is None:
@@ -85,7 +101,7 @@ def open_cells(folder: Path | None, form: CellForm, *, resume: bool) -> Iterator
     except OSError as error:
         raise UserError(f"{folder} can't be made or written ({error.strerror}); name another folder") from error
     try:
-        yield CellStore(folder, form)
+        yield CellStore(folder, form, other_versions=other_versions)
     finally:
         lock.release()
 
@@ -127,12 +143,12 @@ def _without_seed(settings: dict[str, Any], varied: str) -> tuple[str, int]:
     return json.dumps({**settings, varied: rest}, sort_keys=True), seed
 
 
-def _read(file: Path, form: CellForm) -> dict[str, dict[str, Any]]:
-    """Cells by key. A last line that was cut short is taken off the file. Raises `UserError` for what can't be read."""
+def _read(file: Path, form: CellForm) -> list[Kept]:
+    """All cells. A last line that was cut short is taken off the file. Raises `UserError` for what can't be read."""
     try:
         content = read_regular(file) if file.exists() else b""
         whole = _whole_lines(content)
-        cells = {_key(settings): measured for settings, measured in _parsed(file, whole, form)}
+        cells = _parsed(file, whole, form)
         if whole != content:
             os.truncate(file, len(whole))
     except OSError as error:
@@ -161,7 +177,3 @@ def _parsed(file: Path, content: bytes, form: CellForm) -> list[Kept]:
             ) from error
         kept.append((cell["settings"], cell["measured"]))
     return kept
-
-
-def _key(settings: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()

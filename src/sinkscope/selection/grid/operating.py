@@ -42,6 +42,7 @@ def operating_table(
     repeats: int = 0,
     out: Path | None = None,
     resume: bool = False,
+    other_versions: bool = False,
     observer: Observer | None = None,
 ) -> OperatingTable:
     """Measure a model's gates, in the mode that it was trained in, on the first n pictures of a validation part.
@@ -63,7 +64,9 @@ def operating_table(
         alphas=tuple(alphas), rates=tuple(rates), snrs=tuple(snrs),
         accuracy=np.zeros(shape), rho=np.ones(shape[:2]), split=validation.name,
     )  # fmt: skip
-    rows = run_cells([(measure, cell) for cell in cells], out=out, resume=resume, observer=observer)
+    rows = run_cells(
+        [(measure, cell) for cell in cells], out=out, resume=resume, other_versions=other_versions, observer=observer
+    )
     at = {(one.cell.alpha, one.cell.rate, one.cell.snr): one for one in points(rows)}
     every = [at[place] for place in product(blank.alphas, blank.rates, blank.snrs)]
     return OperatingTable(

@@ -29,19 +29,26 @@ def compare_selectors(
     *,
     out: Path | None = None,
     resume: bool = False,
+    other_versions: bool = False,
     observer: Observer | None = None,
 ) -> list[Row]:
     """Every cell of the grid for every model, in their order.
 
-    out: folder that keeps the cells; with `resume` it may hold some already. Raises `UserError` before any work for a
+    out: folder that keeps the cells; with `resume` it may hold some already, with
+        `other_versions` those of any version of the packages too. Raises `UserError` before any work for a
     cell that can't be run; and where memory runs out, with what to do: cells that are done are kept in `out`.
     """
     every = [(measure, cell) for measure in measures for cell in grid.cells_for(measure.trained.model.mode)]
-    return run_cells(every, out=out, resume=resume, observer=observer)
+    return run_cells(every, out=out, resume=resume, other_versions=other_versions, observer=observer)
 
 
 def run_cells(
-    every: Sequence[tuple[Measure, Cell]], *, out: Path | None, resume: bool, observer: Observer | None
+    every: Sequence[tuple[Measure, Cell]],
+    *,
+    out: Path | None,
+    resume: bool,
+    other_versions: bool,
+    observer: Observer | None,
 ) -> list[Row]:
     """These cells, as `compare_selectors` runs them."""
     tried: dict[object, tuple[Measure, Cell]] = {}
@@ -50,7 +57,7 @@ def run_cells(
     for measure, cell in tried.values():
         measure.check(cell)
     jobs = [_job(*one) for one in every]
-    found = run_jobs(jobs, FORM, out=out, resume=resume, observer=observer)
+    found = run_jobs(jobs, FORM, out=out, resume=resume, other_versions=other_versions, observer=observer)
     return [row_of(job.settings, measured) for job, measured in zip(jobs, found, strict=True)]
 
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from sinkscope.evaluation.grids import Record, Tables
-from sinkscope.evaluation.grids.rows import PACKAGES
 from sinkscope.evaluation.grids.tables import difference_fields, number, score_fields, span, told
 from sinkscope.selection.grid.cells import plain_snr
 from sinkscope.selection.grid.contrasts import contrast, spread_fields
 from sinkscope.selection.grid.points import Point
+from sinkscope.versions import PACKAGES
 
 COLUMNS: Mapping[str, str] = MappingProxyType(
     {

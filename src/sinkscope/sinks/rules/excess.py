@@ -5,7 +5,7 @@ named. Three scales are offered (`scales.py`); `sum` is the default. With scores
 
     c_j > (T - c_j) / (n - 1) + epsilon     is     c_j > T / n + epsilon (n - 1) / n
 
-T is summed, not assumed, so rounding in a half-precision recording does not shift the threshold. Recordings in float16
+T is summed, not assumed, so rounding in a recording does not shift the threshold. Recordings in float16
 or float32 are summed in float64, and a score that is the limit but for rounding noise does not exceed it: equal
 attention everywhere leaves no sink even at epsilon = 0.
 

@@ -34,8 +34,8 @@ class View:
 
     @cached_property
     def received(self) -> xr.DataArray:
-        """In memory, as stored: several tables go through it, and a store is slow to read twice."""
-        return received_from(self.sample, self.group).compute()
+        """As it lies in the store: whoever goes through it reads a few steps at a time."""
+        return received_from(self.sample, self.group)
 
     @cached_property
     def sinks(self) -> xr.DataArray:

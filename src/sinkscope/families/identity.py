@@ -1,4 +1,5 @@
-"""Which model a saved cache belongs to: keys of another model, or of the same one trained further, mean nothing to it.
+"""Which model something was made by: keys of another model, or of the same one trained further, mean nothing to it, and
+its numbers go into no trace or grid of another.
 
 A name can be a folder that was written anew, so the weights themselves are sampled: some 64 numbers of every one,
 evenly spaced, which takes milliseconds.
@@ -13,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sinkscope.errors import UserError
-from sinkscope.families import Model
+from sinkscope.families.model import Model
 
 _SAMPLED = 64
 

@@ -1,0 +1,221 @@
+"""The one guard of a trace: whether what lies on disk is what a writer put there.
+
+A trace may have been edited, cut short, copied in part or damaged. Attributes are compared with the types that they
+have, a sample's arrays with the variables there are (`layout.py`), and every chunk with its place and size: each chunk
+is a file, also where it holds nothing but fill, so one that is not there was lost. Costs a look at each file's first
+16 bytes; values are not read.
+
+Where it misleads: bits that were flipped inside a chunk are found when it is unpacked, or never.
+"""
+
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice, product
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray
+
+from sinkscope.errors import UserError
+from sinkscope.trace.layout import CHUNK_BYTES, KNOWN, LABELS
+
+_HEADER = 16  # of a Blosc buffer: 4 bytes of flags, then its unpacked size, its block size and its packed size
+_LARGEST = 2**62
+_DEEPEST = 32
+_SHOWN = 3
+_NUMBERED = ("step", "layer", "head", "position", "kv_head", "query")
+
+Kinds = Mapping[str, tuple[type, ...]]
+_NONE = type(None)
+_ROOT: Kinds = {
+    "model": (dict,),
+    "decoding": (dict,),
+    "recording": (dict,),
+    "intervention": (dict, _NONE),
+    "compression": (dict, _NONE),
+    "prompts": (str,),
+    "versions": (dict,),
+}
+_MODEL: Kinds = {
+    **dict.fromkeys(("name", "family", "model_type", "network", "dtype", "device", "weights"), (str,)),
+    "revision": (str, _NONE),
+    **dict.fromkeys(("bidirectional", "logit_shift"), (bool,)),
+    "mask_token_id": (int, _NONE),
+    "special_ids": (list,),
+    **dict.fromkeys(("layers", "heads", "kv_heads"), (int,)),
+}
+_SAMPLE: Kinds = {
+    "id": (str,),
+    "steps": (int,),
+    "complete": (bool,),
+    "prompt_length": (int,),
+    "seed": (int,),
+    "tokens": (dict,),
+    "text": (str, _NONE),
+}
+
+
+def check_root(root: Mapping[str, Any], path: Path) -> None:
+    """Raise `UserError` where the description of a run has a field of a wrong type."""
+    _check_depth(root, path)
+    _check_kinds(root, _ROOT, path)
+    model = root.get("model", {})
+    _check_kinds(model, _MODEL, path)
+    _require(all(_is_count(one) for one in model.get("special_ids", [])), path, "model.special_ids must be token ids")
+    masking = root.get("intervention") or {}
+    keys = masking.get("keys", 0)
+    known = isinstance(keys.get("rule"), str) if isinstance(keys, dict) else _is_count(keys)
+    _require(
+        known and isinstance(masking.get("control"), str | None), path, "intervention must name keys and a control"
+    )
+
+
+def check_attributes(attributes: Mapping[str, Any], path: Path) -> None:
+    """Raise `UserError` where a sample has no id, steps or state, or a field of a wrong type."""
+    _require({"id", "steps", "complete"} <= attributes.keys(), path, "a sample needs id, steps and complete")
+    _check_depth(attributes, path)
+    _check_kinds(attributes, _SAMPLE, path)
+    tokens = attributes.get("tokens", {}).items()
+    texts = all(key.isdecimal() and len(key) < 20 and isinstance(text, str) for key, text in tokens)
+    _require(texts, path, "tokens must be texts by token id")
+
+
+def check_arrays(folder: Path, attributes: Mapping[str, Any], arrays: object) -> None:
+    """Raise `UserError` unless the sample's arrays are known ones, fit each other, and have all their chunks."""
+    metadata = folder / "zarr.json"
+    _require(isinstance(arrays, dict), metadata, "expected the metadata of its arrays")
+    assert isinstance(arrays, dict)
+    needed = {"step", "layer", "head", "position", "received", "canvas", *(["sequence"] * attributes["complete"])}
+    _require(needed <= arrays.keys(), metadata, f"{', '.join(sorted(needed - arrays.keys()))} missing")
+    sizes = {"step": attributes["steps"]}
+    for name, one in arrays.items():
+        dims = _dims(name, one, metadata)
+        for dim, size in zip(dims, one["shape"], strict=True):
+            _require(sizes.setdefault(dim, size) == size, metadata, f"arrays are of {size} and {sizes[dim]} {dim}s")
+    labelled = {dim for dim in sizes if dim in LABELS}
+    _require(labelled <= arrays.keys(), metadata, f"{', '.join(sorted(labelled - arrays.keys()))} missing")
+    lost = [f"{name}/{chunk}" for name, one in arrays.items() for chunk in _lost(folder / name, one)]
+    if lost:
+        more = f" and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
+        raise UserError(
+            f"the sample {folder} is damaged: {', '.join(lost[:_SHOWN])}{more} missing or not what was written; record "
+            "it again (sinkscope trace with the same settings and --resume; in Python resume=True)"
+        )
+
+
+def check_labels(dataset: xarray.Dataset, folder: Path) -> None:
+    """Raise `UserError` where coordinates are not what a writer numbers."""
+    for name, labels in dataset.coords.items():
+        values = labels.values
+        if name in _NUMBERED:
+            fine = np.array_equal(values, np.arange(len(values)))
+        elif values.dtype.kind == "i":  # of maps
+            fine = bool((values >= 0).all()) and len(set(values.tolist())) == len(values)
+        else:
+            fine = len({str(one) for one in values}) == len(values)
+        _require(fine, folder, f"{name} has labels that were never written")
+
+
+def _dims(name: str, one: object, metadata: Path) -> Sequence[str]:
+    """The dims of an array, which must be a known one."""
+    wrong = f"{str(name)[:40]!r} is no array as sinkscope writes it"
+    _require(isinstance(one, dict) and (name in KNOWN or name in LABELS), metadata, wrong)
+    assert isinstance(one, dict)
+    dims = one.get("dimension_names")
+    known = [((name,), LABELS[name])] if name in LABELS else KNOWN[name]
+    _require(any(list(some) == dims and one.get("data_type") == dtype for some, dtype in known), metadata, wrong)
+    assert isinstance(dims, list)
+    grid = one.get("chunk_grid")
+    chunks = grid.get("configuration", {}) if isinstance(grid, dict) else {}
+    chunks = chunks.get("chunk_shape") if isinstance(chunks, dict) else None
+    shape = one.get("shape")
+    for sizes, least in ((shape, 0), (chunks, 1)):
+        right = isinstance(sizes, list) and len(sizes) == len(dims) and all(_is_count(n) and n >= least for n in sizes)
+        _require(right, metadata, wrong)
+    keys = {"name": "default", "configuration": {"separator": "."}}
+    _require(one.get("chunk_key_encoding") == keys and isinstance(one.get("attributes", {}), dict), metadata, wrong)
+    codecs = one.get("codecs")
+    names = [codec.get("name") for codec in codecs if isinstance(codec, dict)] if isinstance(codecs, list) else None
+    _require(names in (["bytes", "blosc"] if name in KNOWN else ["bytes"], ["vlen-utf8"]), metadata, wrong)
+    return dims
+
+
+def _lost(folder: Path, one: Mapping[str, Any]) -> list[str]:
+    """The first chunks of an array that are missing, or not of the size that they must have."""
+    chunks = one["chunk_grid"]["configuration"]["chunk_shape"]
+    counts = [-(-size // chunk) for size, chunk in zip(one["shape"], chunks, strict=True)]
+    dtype = one["data_type"]
+    size = None if dtype == "string" else prod(chunks) * np.dtype(dtype).itemsize
+    packed = len(one["codecs"]) > 1
+    names = (".".join(("c", *map(str, place))) for place in product(*map(range, counts)))
+    return list(islice((name for name in names if not _is_chunk(folder / name, size, packed)), _SHOWN + 1))
+
+
+def _is_chunk(file: Path, size: int | None, packed: bool) -> bool:
+    """Whether a file is a chunk of so many bytes when unpacked."""
+    try:
+        status = file.stat()
+        if not stat.S_ISREG(status.st_mode):
+            return False
+        if size is None:
+            return status.st_size <= CHUNK_BYTES and _is_text(file.read_bytes())
+        if not packed:
+            return status.st_size == size
+        with file.open("rb") as opened:
+            header = opened.read(_HEADER)
+    except (OSError, ValueError):
+        return False
+    if len(header) < _HEADER:
+        return False
+    unpacked, _, whole = np.frombuffer(header, "<u4", 3, offset=4).tolist()
+    return unpacked == size and whole == status.st_size and unpacked <= CHUNK_BYTES
+
+
+def _is_text(content: bytes) -> bool:
+    """Whether these bytes are strings as zarr lays them out: how many, then each with its length before it."""
+    end = 4
+    for _ in range(int.from_bytes(content[:4], "little")):
+        start, end = end + 4, end + 4 + int.from_bytes(content[end : end + 4], "little")
+        if end > len(content):
+            return False
+        content[start:end].decode()
+    return end == len(content)
+
+
+def _check_kinds(found: Mapping[str, Any], kinds: Kinds, path: Path) -> None:
+    for name, allowed in kinds.items():
+        if name not in found:
+            continue
+        value = found[name]
+        # True is an int to Python alone.
+        right = isinstance(value, allowed) and isinstance(value, bool) <= (bool in allowed)
+        if isinstance(value, int):
+            right &= 0 <= value < 2**64 if name == "seed" else value < _LARGEST and value >= 0
+        expected = " or ".join("null" if one is _NONE else one.__name__ for one in allowed)
+        _require(right, path, f"{name} must be {expected}, got {str(value)[:40]!r}")
+
+
+def _check_depth(value: object, path: Path) -> None:
+    """Refuse what is nested deeper than anything that is recorded."""
+    layer: list[object] = [value]
+    for _ in range(_DEEPEST):
+        layer = [inner for one in layer for inner in _inside(one)]
+    _require(not layer, path, "its attributes are nested too deeply")
+
+
+def _inside(value: object) -> Iterator[object]:
+    if isinstance(value, dict):
+        yield from value.values()
+    elif isinstance(value, list):
+        yield from value
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _LARGEST
+
+
+def _require(fine: bool, path: Path, wrong: str) -> None:
+    if not fine:
+        raise UserError(f"{path} is damaged: {wrong}; record it again, or restore the file")
