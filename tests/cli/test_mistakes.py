@@ -85,7 +85,7 @@ BROKEN: list[tuple[Callable[[Path], None], str]] = [
     (_one_weight_less, "missing: model.layers.1.input_layernorm.weight"),
     (_one_weight_more, "surplus: model.extra.weight"),
     (_no_config, "no config.json"),
-    (_config_is_no_json, "not readable as JSON"),
+    (_config_is_no_json, "config.json is not JSON"),
 ]
 
 

@@ -30,6 +30,7 @@ _MEMORY = 1 << 30
 _ADDED, _TIMES = 1 << 18, 16
 """Characters of a chat written out, beyond so many times those of its messages."""
 
+_ADVICE = "change the messages, or give the prompt as text"
 _PARTS_AS_THEY_ARE = ("'type': 'text'", '"type": "text"')
 """What a template that expects text makes of parts."""
 
@@ -83,18 +84,19 @@ def write_chat(tokenizer: Any, messages: Sequence[Any], which: str, **options: A
     options = {"add_generation_prompt": True, **options, "tokenize": False}
     parts = [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in plain]
     what = f"{which}: the model's chat template does not take this chat"
-    with refusing(what, "change the messages, or give the prompt as text"):
-        most = _ADDED + _TIMES * sum(len(repr(message)) for message in plain)
-        return _bounded(lambda: _whole(tokenizer, (plain, parts), options), most)
+    most = _ADDED + _TIMES * sum(len(repr(message)) for message in plain)
+    with refusing(what, _ADVICE):
+        return _bounded(lambda: _whole(tokenizer, (plain, parts), options, what), most)
 
 
-def _whole(tokenizer: Any, forms: Sequence[list[Message]], options: Mapping[str, Any]) -> str:
+def _whole(tokenizer: Any, forms: Sequence[list[Message]], options: Mapping[str, Any], what: str) -> str:
     """The first form of a chat that the template writes the last message of; the first form where it writes none."""
     said, first = forms[0][-1]["content"].strip(), None
     for form in forms:
         try:
-            written = str(tokenizer.apply_chat_template(form, **options))
-        except Exception:
+            with refusing(what, _ADVICE):
+                written = str(tokenizer.apply_chat_template(form, **options))
+        except UserError:
             if first is None:
                 raise
             break
@@ -106,8 +108,8 @@ def _whole(tokenizer: Any, forms: Sequence[list[Message]], options: Mapping[str,
 
 
 def _bounded(work: Callable[[], str], most: int) -> str:
-    """What `work` gives, computed in a child process with limits of time, memory and characters. Raises `ValueError`
-    with what went wrong there."""
+    """What `work` gives, computed in a child process with limits of time, memory and characters. Raises `UserError`
+    or `ValueError` with what went wrong there."""
     if not hasattr(os, "fork"):
         return work()
     reading, writing = os.pipe()
@@ -128,7 +130,7 @@ def _bounded(work: Callable[[], str], most: int) -> str:
         raise ValueError(f"it took more memory than {_MEMORY >> 20} MiB, or crashed")
     fine, text = json.loads(answer)
     if not fine:
-        raise ValueError(text)
+        raise UserError(text)
     return str(text)
 
 
@@ -139,13 +141,11 @@ def _answer(work: Callable[[], str], most: int, writing: int) -> None:
         _limit()
         try:
             text = work()
-            answer = [True, text] if len(text) <= most else [False, f"it wrote more than {most} characters"]
-        except RecursionError:
-            answer = [False, "it calls itself for ever, or is nested too deep"]
-        except MemoryError:
-            answer = [False, f"it took more memory than {_MEMORY >> 20} MiB"]
-        except Exception as error:
-            answer = [False, shortened(str(error) or type(error).__name__)]
+            if len(text) > most:
+                raise UserError(f"the model's chat template wrote more than {most} characters; {_ADVICE}")
+            answer = [True, text]
+        except UserError as error:
+            answer = [False, str(error)]
         with open(writing, "wb") as pipe:
             pipe.write(json.dumps(answer).encode())
     finally:
