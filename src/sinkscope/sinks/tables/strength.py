@@ -40,8 +40,8 @@ def _tops(view: View, keep: tuple[str, ...]) -> xr.Dataset:
     rest = [dim for dim in received.dims if dim not in keep]
     score = received * view.positions["keys"]
     chance = {str(name): (xr.zeros_like(received) + one).sum(rest) for name, one in view.chance.items()}
-    strong = (received > STRONG).sum(rest)
-    return sums.assign(top_received=received.sum(rest), top_score=score.sum(rest), strong=strong, **chance)
+    tops = {"top_received": received.sum(rest), "top_score": score.sum(rest), "strong": (received > STRONG).sum(rest)}
+    return sums.assign({**tops, **chance})
 
 
 def _means(sums: xr.Dataset) -> xr.Dataset:
