@@ -62,9 +62,10 @@ def test_memory_that_runs_out_is_told(sinkscope: Command, folder: Path, monkeypa
     assert "memory ran out; fewer texts at once (--batch-size)" in sinkscope("evaluate", folder, "--limit", 2).mistake
 
 
-def test_a_task_named_twice_is_run_once(sinkscope: Command, folder: Path) -> None:
-    found = sinkscope("evaluate", folder, "--task", "copy", "--task", "copy", "--n", 2, "--json").document
-    assert [score["task"] for score in found["scores"]] == ["copy"]
+def test_tasks_are_named_once(sinkscope: Command, folder: Path) -> None:
+    assert "--task" in sinkscope("evaluate", folder, "--task", "copy", "--task", "copy", "--n", 2).mistake
+    found = sinkscope("evaluate", folder, "--task", "sort, copy", "--n", 2, "--json").document
+    assert [score["task"] for score in found["scores"]] == ["sort", "copy"]
 
 
 def test_help_names_the_tasks(sinkscope: Command) -> None:
@@ -75,7 +76,7 @@ def test_help_names_the_tasks(sinkscope: Command) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--task", "copy", "--task", "riddles"), "unknown task 'riddles'; choose one of arithmetic-1, "),
+        (("--task", "copy", "--task", "riddles"), "unknown task 'riddles': use one of arithmetic-1, "),
         (("--n", 0), "--n"),
         (("--batch-size", 0), "--batch-size"),
         (("--room", 0), "--room"),
@@ -91,6 +92,6 @@ def test_what_is_refused(sinkscope: Command, folder: Path, options: tuple[object
 
 
 def test_a_task_is_checked_before_the_model(sinkscope: Command, fixtures: Path) -> None:
-    assert "unknown task" in sinkscope("evaluate", "./nowhere", "--task", "riddles").err
+    assert "unknown task" in sinkscope("evaluate", "nowhere", "--task", "riddles").err
     assert "./nowhere: no such folder" in sinkscope("evaluate", "./nowhere").err
     assert "has no tokenizer" in sinkscope("evaluate", fixtures / "llada-tiny").err

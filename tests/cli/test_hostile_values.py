@@ -28,7 +28,7 @@ def options() -> Iterator[tuple[str, str, tuple[str, ...]]]:
         group = command.commands if isinstance(command, TyperGroup) else {"": command}
         for part, one in group.items():
             for option in one.params:
-                kind = str(option.type_descriptor.annotation)
+                kind = str(getattr(option, "type_descriptor").annotation)  # noqa: B009 (typer's own)
                 if option.name in ("help", "prompt") or "bool" in kind or not option.opts[0].startswith("--"):
                     continue
                 real = tuple(

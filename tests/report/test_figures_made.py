@@ -150,6 +150,9 @@ def test_files_and_folders_in_the_way(tmp_path: Path) -> None:
     for out in (tmp_path / "file", tmp_path / "file" / "deeper" / "still"):
         with pytest.raises(UserError, match=r"file is a file: name a folder"):
             figures.check_figures(out)
+    with pytest.raises(UserError, match="holds other files"):
+        figures.check_figures(tmp_path, overwrite=True)
+    (tmp_path / "file").unlink()
     for name in ("heat-map", "scores"):
         (tmp_path / f"{name}.svg").write_text("old")
     with pytest.raises(UserError, match=r"heat-map.svg and 1 more exists already"):

@@ -35,6 +35,7 @@ from sinkscope.errors import UserError
 if TYPE_CHECKING:
     from sinkscope.evaluation.ablation import Grid
     from sinkscope.interventions import MaskSinks
+    from sinkscope.sinks import SinkRule
 
 _SCALE = "sum"
 _STRONGEST, _CONTROLS = ("0,1,5,10",), ("random,equal-mass",)
@@ -93,7 +94,11 @@ class VariedOptions(OptionGroup):
         scale = self.scale or _SCALE
         beyond = several("--epsilon", self.epsilon, lambda text: Excess(finite(text), scale), "numbers")
         first = several("--first", self.first, lambda text: First(int(text)), "whole numbers")
-        keys = (*whole_numbers("--strongest", self.strongest or _STRONGEST), *first, *beyond)
+        keys: tuple[SinkRule | int, ...] = (
+            *whole_numbers("--strongest", self.strongest or _STRONGEST),
+            *first,
+            *beyond,
+        )
         grid = Grid(keys=keys, controls=self._controls, draws=self.draws or 1, masking=masking)
         if self.draws is not None and not any(cell.intervention and cell.intervention.draws for cell in grid.cells()):
             raise UserError("--draws is of random controls, and none is in --control: add random, or leave --draws out")

@@ -58,28 +58,20 @@ def _figures(
     check_names("format", [ending], FORMATS)
     check_names("scale", [scale], SCALES)
     check_traces(traces or (), group)
-    from sinkscope.report.figures import (
-        Inputs,
-        check_figures,
-        make_figures,
-        open_subjects,
-        read_ablations,
-        read_compressions,
-        read_training,
-    )
+    from sinkscope.report import figures
 
-    drawn = check_figures(out, ending=ending, only=asked, overwrite=overwrite)
-    made = rules.made(
-        scale if rules.rule == "excess" else None
-    )  # the scale of scores is the rule's own where it has one
-    subjects, notes = open_subjects(traces or [], made, group, names("--sample", sample))
-    inputs = Inputs(
+    drawn = figures.check_figures(out, ending=ending, only=asked, overwrite=overwrite)
+    made = rules.made(scale if rules.rule == "excess" else None)  # of scores, and the rule's own where it has one
+    subjects, notes = figures.open_subjects(traces or [], made, group, names("--sample", sample))
+    inputs = figures.Inputs(
         subjects=subjects,
-        ablations=tuple(one for folder in names("--ablation", ablation) for one in read_ablations(Path(folder))),
-        compressions=tuple(
-            one for folder in names("--compression", compression) for one in read_compressions(Path(folder))
+        ablations=tuple(
+            one for folder in names("--ablation", ablation) for one in figures.read_ablations(Path(folder))
         ),
-        trainings=tuple(read_training(folder) for folder in names("--log", log)),
+        compressions=tuple(
+            one for folder in names("--compression", compression) for one in figures.read_compressions(Path(folder))
+        ),
+        trainings=tuple(figures.read_training(folder) for folder in names("--log", log)),
         rule=made,
         scale=scale,
         group=group,
@@ -90,7 +82,7 @@ def _figures(
         def observe(name: str) -> None:
             bar.update(task, description=name, completed=drawn.index(name))
 
-        found = make_figures(inputs, out, ending=ending, only=drawn, overwrite=overwrite, observer=observe)
+        found = figures.make_figures(inputs, out, ending=ending, only=drawn, overwrite=overwrite, observer=observe)
     _report(found, notes, as_json)
 
 

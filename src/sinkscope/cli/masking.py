@@ -104,8 +104,10 @@ class OneMasking(MaskingOptions):
         from sinkscope.sinks import Excess, First
 
         name, value = asked
-        rules: dict[str, type[SinkRule]] = {"mask_first": First, "mask_epsilon": Excess}
-        return self.masking(rules[name](value) if name in rules else int(value), self.mask_control)
+        keys: SinkRule | int = int(value)
+        if name != "mask_strongest":
+            keys = First(int(value)) if name == "mask_first" else Excess(value)
+        return self.masking(keys, self.mask_control)
 
     def _asked(self) -> tuple[str, float] | None:
         """What is masked. Raises `UserError` for options that say how, but not what."""

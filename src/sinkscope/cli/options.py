@@ -126,7 +126,9 @@ class DecodingOptions(OptionGroup):
     @property
     def _given(self) -> dict[str, Any]:
         given = {name: value for name, value in vars(self).items() if value is not None and value != []}
-        lists = {name: whole_numbers(option_name(name), given[name]) for name in ("suppress", "defer") if name in given}
+        lists: dict[str, Any] = {
+            name: whole_numbers(option_name(name), given[name]) for name in ("suppress", "defer") if name in given
+        }
         return {**given, **lists}
 
     def settings_for(self, model: Model) -> Settings:

@@ -104,7 +104,7 @@ class SendingOptions(OptionGroup):
 
     def __post_init__(self) -> None:
         check_names("selector", names("--selector", self.selector), SELECTORS)
-        check_names("digital way", names("--digital", self.digital), DIGITAL)
+        check_names("digital baseline", names("--digital", self.digital), DIGITAL)
         check_names("mode", names("--mode", self.mode), MODES)
         if all(snr is None for snr in self._snrs) and not self.digital:
             for option, given in (("--rate", self.rate), ("--channel", self.channel)):
@@ -196,8 +196,7 @@ def _evaluate(
         make_folder(figure.parent)
         write_figure(accuracy_by_share(rows), figure)
     elif not as_json:
-        again = ["--out", keeping.out, "--resume"] if keeping.out is not None else []
-        console.say_next(("select", "evaluate", *(models or ()), *again, "--figure", "accuracy.svg"))
+        console.say_next(("select", "maps", *(models or ())[:1], "--out", "maps.svg"))
 
 
 def _check_drawn_together(trained: Sequence[Trained], grid: Grid) -> None:
