@@ -9,7 +9,6 @@ from threading import Thread
 from typing import Any
 from urllib.parse import urlsplit
 
-import numpy as np
 import pytest
 from page_reading import LITTLE_PAGE
 from page_traces import Made
@@ -102,19 +101,19 @@ def test_damaged_steps_are_one_line_from_the_server(
     damage(trace, "received")
     status, text = ask(served, "data/0/0/received/0")
     assert status == 500
-    assert text.startswith("the trace is damaged or can't be read (") and text.count("\n") == 1
+    assert "damaged" in text and text.count("\n") == 1
     assert ask(served, "data/0/0/received_by_group/0")[0] == 200
     damage(trace, "canvas")
     status, text = ask(served, "")
     assert (status, text.count("\n")) == (503, 1)
-    assert f"the trace {trace} is damaged or can't be read" in text
+    assert str(trace) in text and "is damaged" in text
     assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("name", ["received", "received_by_group", "canvas", "block_start", "sequence"])
 def test_damaged_values_are_one_line_in_a_report(trace: Path, tmp_path: Path, name: str) -> None:
     damage(trace, name)
-    with pytest.raises(UserError, match=r"t.zarr is damaged or can't be read \(.*\): record it again"):
+    with pytest.raises(UserError, match=rf"t.zarr/samples/000000 is damaged: {name}/.*; record it again"):
         write_report(choose([trace])[0], tmp_path / "r.html")
     assert not list(tmp_path.glob("r.html*"))
 
@@ -123,7 +122,7 @@ def test_damaged_values_are_one_line_in_a_report(trace: Path, tmp_path: Path, na
 def test_damaged_labels_are_one_line(trace: Path, tmp_path: Path, name: str) -> None:
     for chunk in (trace / "samples" / "000000" / name).glob("c*"):
         chunk.write_bytes(chunk.read_bytes()[:-3])
-    with pytest.raises(UserError, match="is damaged or can't be read"):
+    with pytest.raises(UserError, match=rf"is damaged: {name}/c"):
         write_report(choose([trace])[0], tmp_path / "r.html")
 
 
@@ -131,6 +130,5 @@ def test_unreadable_values_are_one_line(trace: Path, tmp_path: Path) -> None:
     chunk = min((trace / "samples" / "000000" / "received").glob("c*"))
     chunk.unlink()
     chunk.symlink_to(chunk.name)  # reading it fails, whoever asks
-    with pytest.raises(UserError, match=r"t.zarr is damaged or can't be read \(Too many levels of symbolic links\)"):
+    with pytest.raises(UserError, match="is damaged: received/c"):
         write_report(choose([trace])[0], tmp_path / "r.html")
-    assert np.isfinite(open_trace(trace)[0]["queries"].values).all()

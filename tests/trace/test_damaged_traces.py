@@ -20,7 +20,7 @@ from sinkscope.trace import TraceStore, open_trace
 from sinkscope.trace.groups import sample_folder
 
 MANY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-ODD = [
+ODD: list[Any] = [
     None, True, -1, 0, 1, 7, 10**12, 10**40, 1.5, float("nan"), float("inf"), "", "x", "NaN", [], [[]], [1, "a"], {},
     {"": None}, {"name": "blosc"}, [-1, 2], [10**9] * 4, "\x00", "int8", "float64",
 ]  # fmt: skip
@@ -40,10 +40,10 @@ def places(value: Any, way: tuple[str | int, ...] = ()) -> Iterator[tuple[str | 
         yield from places(one, (*way, key))
 
 
-def changed(value: Any, way: tuple[str | int, ...], new: Any) -> Any:
+def changed(value: Any, way: tuple[Any, ...], new: Any) -> Any:
     if not way:
         return new
-    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy: Any = dict(value) if isinstance(value, dict) else list(value)
     copy[way[0]] = changed(copy[way[0]], way[1:], new)
     return copy
 

@@ -170,7 +170,7 @@ def _is_chunk(file: Path, size: int | None, packed: bool) -> bool:
     if len(header) < _HEADER:
         return False
     unpacked, _, whole = np.frombuffer(header, "<u4", 3, offset=4).tolist()
-    return unpacked == size and whole == status.st_size and unpacked <= CHUNK_BYTES
+    return bool(unpacked == size and whole == status.st_size and unpacked <= CHUNK_BYTES)
 
 
 def _is_text(content: bytes) -> bool:

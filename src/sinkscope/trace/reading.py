@@ -88,9 +88,15 @@ def _samples(count: int) -> str:
     return "1 sample" if count == 1 else f"{count} samples"
 
 
+# What zarr and xarray raise about metadata that nobody wrote.
+_UNREADABLE = (
+    OSError, RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, NotImplementedError,
+    MemoryError,
+)  # fmt: skip
+
+
 def _open(folder: Path) -> xarray.Dataset:
     # The metadata of the group includes that of its arrays, cut to the safe steps: one file, read in one go.
-    # Nothing that zarr or xarray may raise about what lies there is a mistake of ours, whatever its type.
     try:
         check_sample(folder)
         dataset: xarray.Dataset = xarray.open_zarr(folder, consolidated=True, chunks=None, decode_cf=False)
@@ -98,7 +104,7 @@ def _open(folder: Path) -> xarray.Dataset:
         raise
     except FileNotFoundError as error:
         raise UserError(f"the sample {folder} is gone: its trace is being rewritten, open it again") from error
-    except Exception as error:
+    except _UNREADABLE as error:
         raise UserError(f"the sample {folder} is damaged or can't be read ({_reason(error)})") from error
     check_labels(dataset, folder)
     return dataset

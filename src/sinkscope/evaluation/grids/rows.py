@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sinkscope.evaluation.grids.outcomes import Outcome
-from sinkscope.versions import deciding
+from sinkscope.versions import PACKAGES, deciding
 
 _DIGEST = 12
 _LARGEST = 1e18
@@ -104,7 +104,8 @@ def same_examples(one: MeasuredRow, other: MeasuredRow) -> bool:
 
 
 def _experiment(row: MeasuredRow) -> dict[str, Any]:
+    versions = deciding(row.settings.get("versions", {}))
     return {
         **{name: row.settings[name] for name in ("model", "measure")},
-        "versions": deciding(row.settings.get("versions", {})),
+        "versions": {name: versions[name] for name in PACKAGES},
     }
