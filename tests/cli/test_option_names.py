@@ -46,12 +46,12 @@ def test_names_are_those_of_the_rooms() -> None:
         (choices.RATES, grid.DEFAULT_RATES),
     ]:  # fmt: skip
         assert shown == tuple(there)
-    for found, there in [
+    for names, registered in [
         (choices.RULES, RULES), (choices.CONTROLS, CONTROLS), (choices.SCORERS, SCORERS), (choices.FIGURES, FIGURES),
         (choices.SELECTORS, SELECTORS), (choices.CHANNELS, CHANNELS), (choices.MODES, MODES),
         (choices.DIGITAL, DIGITAL), (choices.PROCESSES, control.PROCESSES),
     ]:  # fmt: skip
-        assert set(found) == set(there)
+        assert set(names) == set(registered)
     assert {name: way.about for name, way in compressed.WAYS.items()} == choices.WAYS
     assert (choices.ROOM, choices.WINDOW, choices.MOST_MEGABYTES) == (ROOM, WINDOW, MOST_MEGABYTES)
     assert (choices.PICTURES, choices.PICTURES_TOGETHER) == (grid.PICTURES, grid.BATCH)

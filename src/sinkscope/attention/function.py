@@ -53,13 +53,8 @@ def attention_forward(
     wants_map = kwargs.pop("output_attentions", False)
 
     def sdpa() -> torch.Tensor:
-        options: dict[str, Any] = {
-            "dropout": dropout,
-            "scaling": scaling,
-            "is_causal": is_causal,
-            "position_bias": position_bias,
-        }
-        output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **options, **kwargs)
+        given = (query, key, value, attention_mask, dropout, scaling, is_causal, position_bias)
+        output, _ = sdpa_attention_forward(module, *given, **kwargs)
         return output
 
     _refuse(module, softcap=kwargs.get("softcap"), s_aux=kwargs.get("s_aux"))  # SDPA would leave them out

@@ -47,6 +47,7 @@ class LayerStatistics:
     value_norm: torch.Tensor | None  # (batch, kv_head, key)
     entropy: torch.Tensor | None  # (batch, head, query)
     attention: torch.Tensor | None  # (batch, chosen head, query, key)
+    finite: torch.Tensor  # () boolean: whether all that a key received is a finite number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +59,7 @@ class PassStatistics:
 
     received: torch.Tensor  # (layer, batch, head, key), float32, sums to 1 over keys; NaN where a cache holds no key
     queries: torch.Tensor  # (batch, group) number of queries counted; one column when nothing was labelled
+    finite: torch.Tensor  # (layer,) boolean: whether the layer computed finite numbers; NaN above need not say so
     by_group: torch.Tensor | None = None  # (layer, batch, group, head, key); 0 where the group is empty
     key_norm: torch.Tensor | None = None  # (layer, batch, kv_head, key)
     value_norm: torch.Tensor | None = None  # (layer, batch, kv_head, key)
@@ -106,6 +108,7 @@ def stack_layers(layers: Sequence[LayerStatistics], sizes: torch.Tensor, collect
     return PassStatistics(
         received=received,
         queries=sizes,
+        finite=torch.stack([layer.finite.to(device) for layer in layers]),
         by_group=None if split is None else split.transpose(2, 3),
         key_norm=stacked([layer.key_norm for layer in layers]),
         value_norm=stacked([layer.value_norm for layer in layers]),

@@ -49,6 +49,7 @@ class LayerTally:
             value_norm=_norm(self._attention.value.detach()) if norms else None,
             entropy=entropy,
             attention=self._map,
+            finite=self._sums.isfinite().all(),
         )
         places = self._attention.places
         return statistics if places is None else self._spread(statistics, places)
@@ -66,6 +67,7 @@ class LayerTally:
             value_norm=None if value_norm is None else places.spread(value_norm, torch.nan),
             entropy=statistics.entropy,
             attention=attention,
+            finite=statistics.finite,
         )
 
 

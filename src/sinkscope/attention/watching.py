@@ -79,9 +79,9 @@ class Watched:
                 "maps make a layer's output (a difference of two, cross-attention, a second stack, layers run again), "
                 "and none of them is the layer's; watch a model with one attention a layer"
             )
-        finite = statistics.received.isfinite().flatten(1).all(1)
-        if not bool(finite.all()):
-            raise not_finite(self._network, f"the attention of layer {int(finite.logical_not().nonzero()[0])}")
+        if not bool(statistics.finite.all()):
+            first = int(statistics.finite.logical_not().nonzero()[0])
+            raise not_finite(self._network, f"the attention of layer {first}")
         self._last = statistics
         self.passes += 1
 

@@ -106,8 +106,7 @@ def decode_canvas(
     cache: Cache,
     intervention: Intervention | None = None,
 ) -> Iterator[Step]:
-    """The steps of a canvas whose first `cached` columns the cache holds already; nothing is checked. seeds: one a
-    row."""
+    """The steps of a canvas whose first `cached` columns the cache holds; nothing is checked. seeds: one a row."""
     noise = row_generators(seeds)
     tokens, real, start = canvas.tokens.clone(), canvas.real, canvas.prompt_length
     batch = tokens.shape[0]
