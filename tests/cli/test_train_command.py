@@ -103,7 +103,7 @@ def test_the_table_compares_the_twins(sinkscope: Command, finished: Path) -> Non
     }
     for task in LITTLE:
         assert [task, *(f"{stored[name][task]['score']:.3f}" for name in stored)] in cells
-    assert lines[-1] == f"next: sinkscope evaluate {finished / 'twin-adapted' / 'model'}"
+    assert lines[-2] == f"next: sinkscope evaluate {finished / 'twin-adapted' / 'model'}"
     assert files_under(finished) == before
     scores = finished / "twin-ar" / "model" / "scores.json"
     scores.write_text(scores.read_text().replace('"n": 2', '"n": 30'))
@@ -113,12 +113,12 @@ def test_the_table_compares_the_twins(sinkscope: Command, finished: Path) -> Non
 def test_the_next_command_fits_on_a_line(sinkscope: Command, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(console, "out", Console(width=30))
     shown = sinkscope("train", "--out", finished, "--twin", "twin-ar").table
-    assert shown.splitlines()[-1] == f"next: sinkscope evaluate {finished / 'twin-ar' / 'model'}"
+    assert shown.splitlines()[-2] == f"next: sinkscope evaluate {finished / 'twin-ar' / 'model'}"
 
 
 def test_help_names_twins_and_options(sinkscope: Command) -> None:
     shown = " ".join(sinkscope("train", "--help").table.replace("│", " ").split())
-    assert "twin-ar, twin-dlm or twin-adapted" in shown
+    assert "twin-ar, twin-dlm, twin-adapted" in shown
     for option in ("--out", "--twin", "--tokens", "--precision", "--set", "--problems", "--final-problems", "--device"):
         assert option in shown
 
@@ -126,9 +126,9 @@ def test_help_names_twins_and_options(sinkscope: Command) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--twin", "twin-mlm"), "no twin is called 'twin-mlm'; the twins are twin-ar, twin-dlm, twin-adapted"),
+        (("--twin", "twin-mlm"), "unknown twin 'twin-mlm': use one of twin-ar, twin-dlm, twin-adapted"),
         (("--twin", "twin-adapted"), "twin-adapted starts from twin-ar, which "),
-        (("--twin", "twin-ar", "--twin", "twin-ar"), "a twin is named twice"),
+        (("--twin", "twin-ar", "--twin", "twin-ar"), "--twin names twin-ar twice"),
         (("--points", 5), "give 2 steps, fewer than the 5 points"),
         (("--points", 0), "points must be at least 1"),
         (("--tokens", 0), "tokens must be at least 1"),

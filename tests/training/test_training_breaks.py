@@ -164,9 +164,11 @@ def test_unfinished_leftovers_are_in_nobodys_way(trained_twins: Path, half: Path
         (twin / name).mkdir()
         (twin / name / "half").touch()
     (half / "recipe.json.unfinished").touch()
-    (twin / "training_log.jsonl.unfinished").touch()
+    log = twin / "training_log.jsonl.0a1b2c3d.unfinished"
+    log.touch()
     (twin / "checkpoint-old").mkdir()  # no step: nobody's
     gone_on(half)
+    log.unlink()
     (twin / "checkpoint-old").rmdir()
     assert_same(half, trained_twins, "twin-ar")
 

@@ -14,8 +14,6 @@ def given_fields(given: Sequence[str]) -> dict[str, Any]:
         name, sign, value = text.partition("=")
         if not sign:
             raise UserError(f"--set takes FIELD=VALUE, got {text!r}")
-        if name in changes:
-            raise UserError(f"--set {name} was given twice")
         try:
             changes[name] = json.loads(value)
         except (ValueError, RecursionError) as error:
