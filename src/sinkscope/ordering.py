@@ -110,5 +110,5 @@ def highest(values: NDArray[np.float64], k: int) -> NDArray[np.bool_]:
 
 def exceeds(values: xr.DataArray, limit: xr.DataArray | float) -> xr.DataArray:
     """Where values lie above the limit by more than noise. Never at NaN."""
-    above: xr.DataArray = values > limit + TOLERANCE * abs(limit)
+    above: xr.DataArray = values > limit + TOLERANCE * np.abs(limit)
     return above

@@ -1,11 +1,12 @@
 """Watching, recording and masking sinks over a cache that has dropped keys: by columns of the sequence, as ever."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 from compression_models import FullCacheOracle, dropped_from, feed, left_padded, load_kind, some_tokens
 
 import sinkscope as ss
@@ -15,6 +16,7 @@ from sinkscope.compression import CachedLayer, Compress, Protect, ReceivedAttent
 from sinkscope.errors import UserError
 from sinkscope.families import Model
 from sinkscope.interventions.running import Masking
+from sinkscope.sinks import main_sink_strength
 
 PASSES = ((0, 17), (17, 21), (21, 22), (22, 23))
 PLAN = Compress("key-norm", 0.5, when="both", prune_after=9)
@@ -75,8 +77,10 @@ def test_statistics_are_those_of_the_full_cache_with_the_dropped_keys_hidden(
         real = mask[:, None, start:stop, None].double()
         received = (maps * real).sum(3) / real.sum(2).clamp(min=1)
         found = watched.last
-        # A sliding cache that forgot the first columns shows none of them; those received nothing.
-        whole = torch.nn.functional.pad(found.received, (received.shape[-1] - found.received.shape[-1], 0))
+        # A sliding cache that forgot the first columns shows none of them.
+        whole = torch.nn.functional.pad(found.received, (received.shape[-1] - found.received.shape[-1], 0)).nan_to_num(
+            0
+        )
         # Weights of the means are float32.
         torch.testing.assert_close(whole, received, rtol=1e-6, atol=1e-7)
         assert found.entropy is not None
@@ -90,7 +94,7 @@ def test_statistics_are_those_of_the_full_cache_with_the_dropped_keys_hidden(
         gone = dropped_from(cache, stop)
 
 
-def test_dropped_keys_receive_nothing_and_have_no_norm(llama: Model) -> None:
+def test_dropped_keys_are_not_there(llama: Model) -> None:
     cache = Compress("key-norm", 0.25).cache(llama)
     tokens, mask = left_padded((19,))
     feed(llama.network, cache, tokens, mask, 0, 16)
@@ -105,9 +109,9 @@ def test_dropped_keys_receive_nothing_and_have_no_norm(llama: Model) -> None:
         assert torch.equal(norm[..., :16].isnan(), gone)
         assert not norm[..., 16:].isnan().any()
     by_head = gone.repeat_interleave(3, dim=2)
-    assert (statistics.received[..., :16][by_head] == 0).all()
+    assert torch.equal(statistics.received[..., :16].isnan(), by_head)
     assert (statistics.received[..., :16][~by_head] > 0).all()
-    torch.testing.assert_close(statistics.received.sum(-1), torch.ones(3, 1, 6, dtype=torch.float64))
+    torch.testing.assert_close(statistics.received.nansum(-1), torch.ones(3, 1, 6, dtype=torch.float64))
 
 
 def test_received_attention_adds_up_over_passes(llama: Model, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,10 +170,41 @@ def test_a_recorded_run_shows_the_positions_of_the_text(llama: Model, tmp_path: 
         np.testing.assert_allclose(sample["received"], single["received"], rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(sample["key_norm"], single["key_norm"], rtol=1e-5, atol=1e-6)
         received = sample["received"].sel(step=1).values[..., : length + 1]
-        np.testing.assert_allclose(received.sum(-1), 1, rtol=1e-5)
-        assert (received == 0).any()
+        np.testing.assert_allclose(np.nansum(received, -1), 1, rtol=1e-5)
         missing = np.isnan(sample["key_norm"].sel(step=1).values[..., :length]).sum(-1)
         assert (missing == length - -(-length // 2)).all()
+        check_sinks_of_what_is_there(sample)
+
+
+def check_sinks_of_what_is_there(sample: xr.Dataset) -> None:
+    """Every rule and measure sees a row as if its dropped keys had never been: n is the number of keys there."""
+    rows = {place: row[~np.isnan(row)] for place, row in rows_of(sample["received"].values.astype(np.float64))}
+    sinks = ss.find_sinks(sample, ss.Excess(0.2))
+    shares = ss.sinks_per_layer(sinks)
+    found = dict(rows_of(sinks.values))
+    wanted = {place: row * len(row) > 1 + 0.2 * (1 - 1 / len(row)) for place, row in rows.items()}
+    for place, there in rows_of(~np.isnan(sample["received"].values)):
+        np.testing.assert_array_equal(found[place][there], wanted[place])
+        assert not found[place][~there].any()
+    for layer, share in zip(shares["layer"].values, shares["share"].values, strict=True):
+        of_layer = np.concatenate([marks for place, marks in wanted.items() if place[1] == layer])
+        assert share == pytest.approx(of_layer.mean())
+    strength = main_sink_strength(sample)
+    for (layer, head), score in np.ndenumerate(strength.values):
+        best = [row.max() * len(row) for place, row in rows.items() if place[1:] == (layer, head)]
+        assert score == pytest.approx(np.mean(best))
+    # A mean over heads takes a dropped key as one that receives nothing there.
+    where = ss.sink_positions(sample)
+    whole = np.nan_to_num(sample["received"].values.astype(np.float64)).mean((1, 2))
+    np.testing.assert_allclose(where["overall_received"], whole.max(-1), rtol=1e-6)
+    assert where["overall"].values.tolist() == whole.argmax(-1).tolist()
+    motion = ss.sink_motion(sample, sinks)
+    assert np.isfinite(motion["spatial_variance"])
+
+
+def rows_of(values: np.ndarray) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
+    """Rows along the last axis, by (step, layer, head)."""
+    return ((place, values[place]) for place in np.ndindex(values.shape[:-1]))
 
 
 class OneColumn:

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -69,12 +70,14 @@ def test_keys_that_are_equal_but_for_noise_are_equally_important(name: str, seed
 
     torch.manual_seed(seed)
     cached = made_up(causal=False)
-    copies = {
+    assert cached.received is not None
+    copies: dict[str, Any] = {
         part: torch.cat([held[:, :, :1], held[:, :, 1:2].expand_as(held[:, :, 1:])], dim=2)
         for part, held in (("keys", cached.keys), ("values", cached.values), ("received", cached.received))
     }
     exact = replace(cached, **copies)
-    once, again = (replace(exact, **{part: noisy(held) for part, held in copies.items()}) for _ in range(2))
+    moved: list[dict[str, Any]] = [{part: noisy(held) for part, held in copies.items()} for _ in range(2)]
+    once, again = (replace(exact, **one) for one in moved)
     scorer = make_scorer(name, kernel=1) if name in ("snapkv", "sparse-dllm") else small(name)
     for count in (2, 5, KEYS - 1):
         kept = [choose_kept(scorer.importance(one), one.real, [count, count]) for one in (exact, once, again)]

@@ -62,27 +62,36 @@ def test_sinks_are_compared_with_controls_of_the_same_masking_and_the_same_versi
 
 
 @pytest.mark.parametrize(
-    ("control", "taken", "short", "said"),
+    ("control", "taken", "side", "said"),
     [
         ("random", removal(10.0, 0.4), None, "as many keys (10.0 for 10.0) and removed as much attention (0.40 for"),
         ("random", removal(10.0, 0.1), None, "as many keys (10.0 for 10.0) and removed less attention (0.10 for 0.40)"),
-        ("random", removal(7.4, 0.1), "it found 7.4 keys in place of 10.0", "fewer keys (7.4 for 10.0)"),
-        ("mask-matched", removal(9.0, 0.6), "it found 9.0 keys in place of 10.0", "removed more attention (0.60 for"),
+        ("random", removal(7.4, 0.1), "less", "fewer keys (7.4 for 10.0)"),
+        ("mask-matched", removal(9.0, 0.6), "less", "removed more attention (0.60 for"),
         ("equal-mass", removal(23.0, 0.4, 0.88, 0.9), None, "more keys (23.0 for 10.0) and removed as much attention"),
         (
-            "equal-mass", removal(9.0, 0.3, 0.9, 0.9), "its keys held as much by the map, but less at the step",
-            "fewer keys (9.0 for 10.0) and removed less attention (0.30 for 0.40)",
+            "equal-mass", removal(9.0, 0.3, 0.9, 0.9), "less", "removed less attention (0.30 for 0.40)",
         ),
-        ("equal-mass", removal(3.0, 0.1, 0.09, 0.9), "it reached 0.09 of 0.90 by the map", "fewer keys (3.0 for 10.0)"),
+        ("equal-mass", removal(3.0, 0.1, 0.09, 0.9), "less", "its keys held 0.09 of 0.90 by the map"),
+        ("equal-mass", removal(9.0, 0.43, 0.9, 0.9), None, "removed as much attention (0.43 for 0.40)"),
+        ("equal-mass", removal(9.0, 0.45, 0.9, 0.9), "more", "removed more at the step, 0.45 for 0.40"),
+        ("equal-mass", removal(9.0, 0.4, 1.0, 0.9), "more", "its keys held 1.00 of 0.90 by the map"),
+        # What was taken at the step itself counts before what the map foretold.
+        ("equal-mass", removal(9.0, 0.6, 0.3, 0.9), "more", "removed more at the step, 0.60 for 0.40"),
+        ("equal-mass-at-step", removal(9.0, 0.4, 0.1, 0.9), None, "removed as much attention (0.40 for 0.40)"),
+        ("equal-mass-at-step", removal(9.0, 0.5, 0.9, 0.9), "more", "removed more at the step, 0.50 for 0.40"),
+        ("equal-mass-at-step", removal(9.0, 0.2, 0.9, 0.9), "less", "removed less at the step, 0.20 for 0.40"),
     ],
 )  # fmt: skip
-def test_a_verdict_says_what_was_compared(control: str, taken: dict[str, Any], short: str | None, said: str) -> None:
+def test_a_verdict_says_what_was_compared(control: str, taken: dict[str, Any], side: str | None, said: str) -> None:
     rows = made_rows(HALF, {control: [ALL]}, {"sinks": removal(10.0, 0.4, 0.9, 0.9), control: taken})
     [one] = contrasts(rows)
-    assert one.shortfall == one.to_dict()["shortfall"] == short
+    assert one.unequal == one.to_dict()["unequal"] == side
     [sentence] = verdicts(rows)
     assert said in sentence
-    assert sentence.endswith(f"; UNEQUAL: {short}") if short else "UNEQUAL" not in sentence
+    why = one.to_dict()["why_unequal"]
+    assert sentence.endswith(f"; UNEQUAL, {side}: {why}") if side else "UNEQUAL" not in sentence and why is None
+    assert "short" not in sentence
 
 
 @pytest.mark.parametrize(

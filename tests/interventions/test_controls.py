@@ -1,5 +1,6 @@
 """Each control on made-up maps: laws that hold for all of them, and a slow recount of what each one is to choose."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,8 +32,10 @@ def situations(draw: st.DrawFn) -> Situation:
     noise = random.random(shape).astype(np.float32)
     if draw(st.booleans()):
         noise = noise.round(1)  # with ties
+    now = torch.from_numpy(random.permuted(received, axis=-1)).float()
     return Situation(
         received=torch.from_numpy(received).float(),
+        now=lambda: now,
         eligible=torch.from_numpy(eligible),
         sinks=torch.from_numpy(sinks),
         classes=torch.from_numpy(kinds),
@@ -46,7 +49,8 @@ def heads_of(situation: Situation, chosen: torch.Tensor) -> list[dict[str, Any]]
     parts = {name: getattr(situation, name) for name in ("received", "eligible", "sinks", "noise")}
     return [
         {name: part[row, head].tolist() for name, part in parts.items()}
-        | {"classes": situation.classes[row].tolist(), "chosen": chosen[row, head].nonzero().flatten().tolist()}
+        | {"now": situation.now()[row, head].tolist(), "classes": situation.classes[row].tolist()}
+        | {"chosen": chosen[row, head].nonzero().flatten().tolist()}
         for row in range(batch)
         for head in range(heads)
     ]
@@ -77,7 +81,8 @@ def test_heads_are_chosen_for_one_by_one(name: str, situation: Situation, seed: 
     """In another order of heads the same keys are chosen; batch and heads are no neighbours of one another."""
     order = torch.randperm(situation.received.shape[1], generator=torch.Generator().manual_seed(seed))
     parts = {name: getattr(situation, name)[:, order] for name in ("received", "eligible", "sinks", "noise")}
-    moved = find_control(name).choose(Situation(classes=situation.classes, **parts))
+    now = situation.now()[:, order]
+    moved = find_control(name).choose(Situation(classes=situation.classes, now=lambda: now, **parts))
     assert torch.equal(moved, find_control(name).choose(situation)[:, order])
 
 
@@ -105,10 +110,22 @@ def test_mask_matched_counts_every_class_for_itself(situation: Situation) -> Non
 
 
 @LAWS
+@given(situation=situations(), seed=st.integers(0, 999))
+def test_rounding_noise_changes_no_choice(situation: Situation, seed: int) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    noise = 1 + 1e-6 * (2 * torch.rand(situation.received.shape, generator=draw) - 1)
+    now = situation.now()
+    noisy = replace(situation, received=situation.received * noise, now=lambda: now * noise)
+    for name in CONTROLS:
+        assert torch.equal(find_control(name).choose(noisy), find_control(name).choose(situation)), name
+
+
+@pytest.mark.parametrize(("name", "by"), [("equal-mass", "received"), ("equal-mass-at-step", "now")])
+@LAWS
 @given(situation=situations())
-def test_equal_mass_is_the_nearest_beginning_of_a_random_order(situation: Situation) -> None:
-    for one in heads_of(situation, find_control("equal-mass").choose(situation)):
-        held, wanted = one["received"], sum(r for r, sink in zip(one["received"], one["sinks"], strict=True) if sink)
+def test_equal_mass_is_the_nearest_beginning_of_a_random_order(name: str, by: str, situation: Situation) -> None:
+    for one in heads_of(situation, find_control(name).choose(situation)):
+        held, wanted = one[by], sum(r for r, sink in zip(one[by], one["sinks"], strict=True) if sink)
         ranked = sorted(others(one), key=lambda key: (one["noise"][key], key))
         distance = [abs(sum(held[key] for key in ranked[:count]) - wanted) for count in range(len(ranked) + 1)]
         assert one["chosen"] == sorted(ranked[: distance.index(min(distance))])
@@ -125,7 +142,9 @@ def test_equal_mass_by_hand() -> None:
         kinds = torch.zeros(1, 6, dtype=torch.long)
         found: list[bool] = (
             find_control("equal-mass")
-            .choose(Situation(received=held, eligible=whole, sinks=sinks, classes=kinds, noise=noise))[0, 0]
+            .choose(
+                Situation(received=held, now=lambda: held, eligible=whole, sinks=sinks, classes=kinds, noise=noise)
+            )[0, 0]
             .tolist()
         )
         return found
@@ -142,7 +161,7 @@ def test_random_draws_do_not_look_at_attention(situation: Situation, seed: int) 
     other = torch.rand(situation.received.shape, generator=torch.Generator().manual_seed(seed))
     parts = {name: getattr(situation, name) for name in ("eligible", "sinks", "classes", "noise")}
     for name in ("random", "mask-matched"):
-        again = find_control(name).choose(Situation(received=other, **parts))
+        again = find_control(name).choose(Situation(received=other, now=lambda: other, **parts))
         assert torch.equal(again, find_control(name).choose(situation))
 
 
@@ -157,6 +176,7 @@ def test_random_keys_are_uniform() -> None:
         sinks=sinks,
         classes=torch.zeros(1, 13, dtype=torch.long),
         noise=torch.rand(shape),
+        now=lambda: torch.rand(shape),
     )
     for name in ("random", "mask-matched"):
         often = find_control(name).choose(situation)[0].double().mean(0)
@@ -175,15 +195,17 @@ def test_lowest_ranked_takes_what_comes_first(situation: Situation, more: int) -
 
 
 def test_the_registry() -> None:
-    assert sorted(CONTROLS) == ["equal-mass", "lowest", "mask-matched", "random"]
+    assert sorted(CONTROLS) == ["equal-mass", "equal-mass-at-step", "lowest", "mask-matched", "random"]
     for name, control in CONTROLS.items():
         assert issubclass(control, Control)
         assert control.name == name
         assert type(find_control(name)) is control
         assert control.__doc__
-    assert [name for name in sorted(CONTROLS) if CONTROLS[name].noisy] == ["equal-mass", "mask-matched", "random"]
+    assert [name for name in sorted(CONTROLS) if not CONTROLS[name].noisy] == ["lowest"]
     assert [name for name in CONTROLS if CONTROLS[name].by_class] == ["mask-matched"]
     with pytest.raises(TypeError):
         CONTROLS["mine"] = CONTROLS["random"]  # type: ignore[index]
-    with pytest.raises(UserError, match="unknown control 'sinks': use one of equal-mass, lowest, mask-matched, random"):
+    with pytest.raises(
+        UserError, match="unknown control 'sinks': use one of equal-mass, equal-mass-at-step, lowest, mask"
+    ):
         find_control("sinks")

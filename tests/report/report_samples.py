@@ -141,7 +141,7 @@ def excess_sinks(row: NDArray[np.float64], epsilon: float) -> set[int]:
 def cell(
     right: list[float], *, keys: object = None, control: str | None = None, seed: int = 0, model: str = "twin-x",
     task: str = "copy", exact: bool = True, n: int | None = None, better: str = "high",
-    masking: Mapping[str, object] = MappingProxyType({}),
+    masking: Mapping[str, object] = MappingProxyType({}), removed: Mapping[str, float] | None = None,
 ) -> str:  # fmt: skip
     """One line of `cells.jsonl`; `keys` None is the plain run, `masking` what else the intervention sets."""
     chosen = {"keys": keys, "control": control, "seed": seed}
@@ -157,7 +157,7 @@ def cell(
         "exact": exact,
         "better": better,
         "unit": "points",
-        "removed": None,
+        "removed": None if removed is None else dict(removed),
         "batch_size": 64,
         "seconds": 0.5,
     }

@@ -181,3 +181,23 @@ def test_what_is_no_ablation_is_refused(tmp_path: Path, folder: Path) -> None:
         figures.ablation_curves(both)
     with pytest.raises(UserError, match="no ablation was given"):
         figures.FIGURES["ablation"].draw(figures.Inputs())
+
+
+@pytest.mark.parametrize(("mass", "side"), [(0.1, "less"), (0.41, None), (0.6, "more")])
+def test_a_control_that_is_no_equal_is_marked_on_its_side(mass: float, side: str | None, tmp_path: Path) -> None:
+    right = [1.0, 0.0, 1.0, 0.0, 1.0] * 8
+    taken = {"keys": 2.0, "mass": 0.4, "sink_mass": 0.4, "cut_mass": 0.4, "mask_share": 0.0, "repeated_share": 0.0}
+    lines = [
+        cell([1.0] * 40),
+        cell(right, keys=1, removed=taken),
+        cell(right, keys=1, control="equal-mass", removed={**taken, "mass": mass}),
+    ]
+    (tmp_path / "cells.jsonl").write_text("".join(lines))
+    [read] = figures.read_ablations(tmp_path)
+    ax = figures.ablation_curves(read.rows)
+    marked = {str(line.get_gid()): line for line in ax.lines if str(line.get_gid()).startswith("unequal")}
+    assert list(marked) == ([] if side is None else [f"unequal-{side}"])
+    said = [label for label in legend_labels(ax) if "than the sinks" in label]
+    assert said == ([] if side is None else [f"took {side} than the sinks"])
+    if side is not None:
+        assert marked[f"unequal-{side}"].get_ydata() == pytest.approx([0.6])

@@ -56,7 +56,7 @@ class PassStatistics:
     With classifier-free guidance the batch holds the conditional rows first, then the unconditional ones.
     """
 
-    received: torch.Tensor  # (layer, batch, head, key), float32, sums to 1 over keys
+    received: torch.Tensor  # (layer, batch, head, key), float32, sums to 1 over keys; NaN where a cache holds no key
     queries: torch.Tensor  # (batch, group) number of queries counted; one column when nothing was labelled
     by_group: torch.Tensor | None = None  # (layer, batch, group, head, key); 0 where the group is empty
     key_norm: torch.Tensor | None = None  # (layer, batch, kv_head, key)
@@ -85,7 +85,7 @@ def merge_groups(by_group: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
 def stack_layers(layers: Sequence[LayerStatistics], sizes: torch.Tensor, collect: Collect) -> PassStatistics:
     """Join the layers of a pass.
 
-    Layers with fewer keys than the longest are padded on the left (forgotten keys got nothing).
+    Layers with fewer keys than the longest are padded on the left: forgotten keys are not there (NaN).
     """
     device = layers[0].by_group.device
     sizes = sizes.to(device)
@@ -95,7 +95,9 @@ def stack_layers(layers: Sequence[LayerStatistics], sizes: torch.Tensor, collect
         known = [part.to(device) for part in parts if part is not None]
         if not known:
             return None
-        return torch.stack([torch.nn.functional.pad(part, (longest - part.shape[-1], 0)) for part in known])
+        return torch.stack(
+            [torch.nn.functional.pad(part, (longest - part.shape[-1], 0), value=torch.nan) for part in known]
+        )
 
     received = stacked([merge_groups(layer.by_group, sizes.to(layer.by_group.device)) for layer in layers])
     assert received is not None

@@ -54,14 +54,14 @@ class LayerTally:
         return statistics if places is None else self._spread(statistics, places)
 
     def _spread(self, statistics: LayerStatistics, places: Places) -> LayerStatistics:
-        """The same over all columns of the sequence: dropped keys received nothing, and have no norm (NaN)."""
+        """The same over all columns of the sequence: dropped keys are not there (NaN), and have zeros in maps."""
         key_norm, value_norm, attention = statistics.key_norm, statistics.value_norm, statistics.attention
         if attention is not None:
             everywhere = places.of_heads(self._attention.query.shape[1])
             chosen = everywhere if everywhere.shape[1] == 1 else everywhere[:, self._heads]
             attention = Places(chosen, places.width).spread(attention)
         return LayerStatistics(
-            by_group=places.spread(statistics.by_group),
+            by_group=places.spread(statistics.by_group, torch.nan),
             key_norm=None if key_norm is None else places.spread(key_norm, torch.nan),
             value_norm=None if value_norm is None else places.spread(value_norm, torch.nan),
             entropy=statistics.entropy,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -55,16 +55,17 @@ class Chooser:
         classes: torch.Tensor,
         real: torch.Tensor,
         due: torch.Tensor,
+        now: Callable[[], torch.Tensor],
     ) -> Choice:
         """received, eligible (batch, head, key): the map and the keys that it knows. classes, real (batch, key): of the
-        tokens, and which of them are no padding. due (batch,): which rows lose keys now."""
+        tokens, and which of them are no padding. due (batch,): which rows lose keys now. now(): this pass's own map."""
         sinks = marked(self._rule, received, eligible) & self._heads & due.view(-1, 1, 1)
         if self._wanted is not None:
             sinks &= torch.isin(classes, torch.tensor(self._wanted, device=classes.device)).unsqueeze(1)
         if self._control is None:
             return Choice(received=received, sinks=sinks, cut=sinks)
         noise = self._draw(received, real, due) if self._control.noisy else torch.zeros_like(received)
-        situation = Situation(received=received, eligible=eligible, sinks=sinks, classes=classes, noise=noise)
+        situation = Situation(received=received, eligible=eligible, sinks=sinks, classes=classes, noise=noise, now=now)
         return Choice(received=received, sinks=sinks, cut=self._control.choose(situation))
 
     def _draw(self, received: torch.Tensor, real: torch.Tensor, due: torch.Tensor) -> torch.Tensor:

@@ -127,7 +127,7 @@ class Masking:
         eligible = known.unsqueeze(1) & ~seen.isnan()
         seen = seen.nan_to_num(0)
         eligible = eligible if present is None else eligible & present
-        return self._chooser.choose(seen, eligible, classes, real, self._due)
+        return self._chooser.choose(seen, eligible, classes, real, self._due, received)
 
     def _count(self, choice: Choice, removed: torch.Tensor) -> Removed:
         """removed (batch, head, query): the attention that each query lost."""

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from sinkscope.errors import UserError
 from sinkscope.sinks.lexicon import Lexicon
+from sinkscope.sinks.scales import anywhere
 
 EDGES = ("block_start", "block_stop")
 
@@ -71,7 +72,7 @@ def distance_sums(sample: xr.Dataset, sinks: xr.DataArray) -> xr.Dataset:
     """The sums behind `sink_distances`, additive over samples."""
     maps = distance_maps(sample).sel(step=sinks["step"].values, position=sinks["position"].values)
     signed = maps.to_dataarray("mark")
-    exists = sinks["exists"].drop_vars("exists")
+    exists = anywhere(sinks["exists"].drop_vars("exists"))
     known = (signed.notnull() & exists).astype(np.float64)
     signed = signed.where(known > 0, 0.0)
     held = sinks.drop_vars("exists").sum([dim for dim in ("head",) if dim in sinks.dims]).astype(np.float64)

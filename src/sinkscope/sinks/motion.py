@@ -22,6 +22,7 @@ from sinkscope.errors import UserError
 from sinkscope.sinks.blocks import by_step_blocks
 from sinkscope.sinks.find import mark_sinks
 from sinkscope.sinks.rules import TopK
+from sinkscope.sinks.scales import anywhere
 from sinkscope.sinks.where import NOWHERE, sink_positions
 
 TOP_K = 5
@@ -95,7 +96,7 @@ def recall_of_first(received: xr.DataArray, k: int = TOP_K) -> xr.DataArray:
     """
     top = mark_sinks(received, TopK(k))
     some = top["exists"].any("position")
-    first = int(some.argmax("step"))
+    first = int(anywhere(some).argmax("step"))
     top = _bare(top)
     kept = (top & top.isel(step=first, drop=True)).sum("position") / k
     return kept.where(_bare(some)).rename("recall_of_first")
@@ -108,7 +109,7 @@ def sink_variance(received: xr.DataArray, sinks: xr.DataArray) -> xr.Dataset:
     A position's mean over steps is over the steps at which it exists.
     """
     depth = [dim for dim in ("layer", "head") if dim in received.dims]
-    mass = by_step_blocks(lambda part: part.sum(depth, skipna=False), received)
+    mass = by_step_blocks(lambda part: part.sum(depth, min_count=1), received)
     ever = _bare(sinks).any([dim for dim in sinks.dims if dim != "position"])
     held = mass.where(ever)
     weight = held.sum("position")

@@ -16,6 +16,7 @@ import xarray as xr
 
 from sinkscope.errors import UserError
 from sinkscope.sinks.blocks import by_step_blocks
+from sinkscope.sinks.scales import anywhere
 
 Norm = Literal["key", "value"]
 
@@ -38,7 +39,7 @@ def norm_sums(sample: xr.Dataset, sinks: xr.DataArray, of: Norm) -> xr.Dataset:
     norms = sample[name].sel(step=sinks["step"].values, position=sinks["position"].values)
     shared = _queries_per_key(sinks.sizes.get("head", norms.sizes["kv_head"]), norms.sizes["kv_head"])
     both = xr.Dataset(
-        {"sinks": sinks.drop_vars("exists"), "exists": sinks["exists"].drop_vars("exists"), "norm": norms}
+        {"sinks": sinks.drop_vars("exists"), "exists": anywhere(sinks["exists"].drop_vars("exists")), "norm": norms}
     )
     per_step = by_step_blocks(lambda part: _sums(part, shared), both)
     return per_step.sum("step")

@@ -17,7 +17,7 @@ import xarray as xr
 from sinkscope import attention
 from sinkscope.errors import UserError
 from sinkscope.sinks.blocks import by_step_blocks
-from sinkscope.sinks.scales import key_exists
+from sinkscope.sinks.scales import anywhere, key_exists, mean_over
 
 ATOMS = attention.GROUPS
 UNIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -75,7 +75,8 @@ def received_by(sample: xr.Dataset, groups: Sequence[str]) -> xr.DataArray:
     parts = sample[["received_by_group", "queries"]]
     received = by_step_blocks(lambda part: _weighted(part, membership), parts)
     received = received.rename(union="group").assign_coords(group=list(groups))
-    received = received.where(key_exists(sample["received"])).rename("received")
+    exists = key_exists(sample["received"])
+    received = received.where(exists if "head" in received.dims else anywhere(exists)).rename("received")
     return received.transpose(*sample["received_by_group"].dims)
 
 
@@ -84,7 +85,7 @@ def head_mean(sample: xr.Dataset) -> xr.DataArray:
     received = sample["received"].assign_attrs(group="all")
     if "head" in sample["received_by_group"].dims or "head" not in received.dims:
         return received
-    return by_step_blocks(lambda part: part.mean("head", skipna=False, keep_attrs=True), received)
+    return by_step_blocks(lambda part: mean_over(part, "head"), received)
 
 
 def _weighted(parts: xr.Dataset, membership: xr.DataArray) -> xr.DataArray:

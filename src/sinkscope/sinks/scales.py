@@ -9,21 +9,23 @@ Received attention r is a mean over queries, so it sums to 1 over the keys that 
 | `mean`    | r       | 1 / n                                 |
 
 n counts existing keys, not queries: in a pass over a block cache fewer rows are fed than there are keys, and in an
-autoregressive model keys are still missing (NaN). Whether a key exists depends on step and position only, never on
-layer or head; the first layer and head are looked at.
+autoregressive model keys are still missing (NaN). All layers and heads have the same keys, unless a cache dropped some
+or a sliding window forgot them: then n is that of the row, its layer and head.
 """
 
+from collections.abc import Collection, Hashable
 from typing import Literal, get_args
 
 import xarray as xr
 
 from sinkscope.errors import UserError
+from sinkscope.sinks.blocks import by_step_blocks
 
 Scale = Literal["sum", "percent", "mean"]
 SCALES: tuple[str, ...] = get_args(Scale)
 
 WITHIN_A_PASS = ("layer", "head", "kv_head")
-"""The dims along which the same keys exist."""
+"""The dims along which the same keys exist, unless some were dropped."""
 
 
 def require_scale(scale: str) -> None:
@@ -39,14 +41,28 @@ def require_position(received: xr.DataArray) -> None:
 
 
 def key_exists(received: xr.DataArray) -> xr.DataArray:
-    """Which keys exist: boolean, the dims of `received` `(step, layer, head, position)` without layer and head."""
-    one = received.isel({dim: 0 for dim in WITHIN_A_PASS if dim in received.dims}, drop=True)
-    return one.notnull().rename("exists")
+    """Which keys exist: boolean, the dims of `received` `(step, layer, head, position)` without layer and head; with
+    them where layers or heads hold different keys."""
+    exists = by_step_blocks(lambda part: part.notnull(), received).rename("exists")
+    somewhere = anywhere(exists)
+    same = bool((exists == somewhere).all())
+    return somewhere if same else exists
+
+
+def anywhere(exists: xr.DataArray) -> xr.DataArray:
+    """Which keys any layer and head has: `key_exists` without those dims."""
+    found = exists.any([dim for dim in WITHIN_A_PASS if dim in exists.dims])
+    return found.drop_vars([name for name in WITHIN_A_PASS if name in found.coords])
 
 
 def key_count(received: xr.DataArray) -> xr.DataArray:
-    """Number n of existing keys of every row: the dims of `received` without layer, head and position."""
+    """Number n of existing keys of every row: the dims of `key_exists` without position."""
     return key_exists(received).sum("position").rename("keys")
+
+
+def mean_over(received: xr.DataArray, dims: str | Collection[Hashable]) -> xr.DataArray:
+    """The mean over layers or heads. A key that only some of them hold receives nothing in the others."""
+    return received.fillna(0.0).mean(dims, keep_attrs=True).where(received.notnull().any(dims))
 
 
 def full_score(scale: str, keys: xr.DataArray) -> xr.DataArray | float:

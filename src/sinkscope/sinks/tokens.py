@@ -18,7 +18,7 @@ import xarray as xr
 
 from sinkscope.errors import UserError
 from sinkscope.sinks.lexicon import CLASSES, Lexicon
-from sinkscope.sinks.scales import WITHIN_A_PASS, key_exists
+from sinkscope.sinks.scales import WITHIN_A_PASS, anywhere, key_exists
 from sinkscope.sinks.where import sink_positions
 
 PER = {"step": "overall", "layer": "by_layer", "head": "by_head"}
@@ -60,8 +60,8 @@ def sink_cells(
 ) -> xr.Dataset:
     """How many sinks every cell holds and which cells exist: `sinks` and `exists`, both `(step, position)`."""
     if sinks is not None:
-        held = sinks.sum([dim for dim in WITHIN_A_PASS if dim in sinks.dims])
-        return xr.Dataset({"sinks": held.drop_vars("exists"), "exists": sinks["exists"].drop_vars("exists")})
+        held = sinks.drop_vars("exists").sum([dim for dim in WITHIN_A_PASS if dim in sinks.dims])
+        return xr.Dataset({"sinks": held, "exists": anywhere(sinks["exists"].drop_vars("exists"))})
     if per not in PER:
         raise UserError(f"top sinks are counted per step, layer or head, got {per!r}")
     array = sample["received"] if received is None else received
@@ -74,7 +74,7 @@ def top_cells(positions: xr.Dataset, exists: xr.DataArray, name: str) -> xr.Data
         raise UserError(
             f"this received attention has no {name.removeprefix('by_')}s to count top sinks by: choose another `per`"
         )
-    top = positions[name]
+    top, exists = positions[name], anywhere(exists)
     rest = [dim for dim in WITHIN_A_PASS if dim in top.dims]
     held = (top == exists["position"]).sum(rest)
     return xr.Dataset({"sinks": held.transpose(*exists.dims), "exists": exists})

@@ -16,7 +16,15 @@ import xarray as xr
 
 from sinkscope.sinks.blocks import by_step_blocks
 from sinkscope.sinks.rules import TopK
-from sinkscope.sinks.scales import full_score, key_count, require_position, require_scale
+from sinkscope.sinks.scales import (
+    anywhere,
+    full_score,
+    key_count,
+    key_exists,
+    mean_over,
+    require_position,
+    require_scale,
+)
 
 NOWHERE = -1
 """The position of the top sink where no key exists (a group of queries that is empty at that step)."""
@@ -38,7 +46,7 @@ def sink_positions(sample: xr.Dataset, *, received: xr.DataArray | None = None) 
     array = sample["received"] if received is None else received
     require_position(array)
     found = by_step_blocks(_tops, array)
-    found = found.assign(keys=key_count(array))
+    found = found.assign(keys=anywhere(key_exists(array)).sum("position"))
     found.attrs = {"group": array.attrs.get("group", "all")}
     return found
 
@@ -46,9 +54,10 @@ def sink_positions(sample: xr.Dataset, *, received: xr.DataArray | None = None) 
 def main_sink_strength(sample: xr.Dataset, scale: str = "sum", *, received: xr.DataArray | None = None) -> xr.DataArray:
     """Score of the strongest key, averaged over the steps that have keys: `(layer, head)` (2510.15731, Fig. 5)."""
     require_scale(scale)
-    where = sink_positions(sample, received=received)
+    array = sample["received"] if received is None else received
+    where = sink_positions(sample, received=array)
     name = "by_head_received" if "by_head_received" in where else "by_layer_received"
-    strength = (where[name] * full_score(scale, where["keys"])).mean("step").rename("strength")
+    strength = (where[name] * full_score(scale, key_count(array))).mean("step").rename("strength")
     strength.attrs = {"scale": scale, "group": where.attrs["group"]}
     return strength
 
@@ -93,10 +102,10 @@ def _tops(part: xr.DataArray) -> xr.Dataset:
     parts = {}
     if "head" in part.dims:
         parts["by_head"] = part
-        part = part.mean("head", skipna=False)
+        part = mean_over(part, "head")
     if "layer" in part.dims:
         parts["by_layer"] = part
-        part = part.mean("layer", skipna=False)
+        part = mean_over(part, "layer")
     parts["overall"] = part
     found = {name: _top(array) for name, array in parts.items()}
     positions = {name: top["position_of_top"] for name, top in found.items()}

@@ -41,7 +41,7 @@ def step_arrays(step: Step, number: int, seen: PassStatistics, row: Row, kept: S
     if kept.by_group is not None:
         assert seen.by_group is not None
         split = _keys(seen.by_group[:, row.number], width, row)  # (layer, group, head, position)
-        arrays["received_by_group"] = _numpy(split.mean(2) if kept.by_group == "mean" else split)
+        arrays["received_by_group"] = _numpy(_mean(split) if kept.by_group == "mean" else split)
     if kept.norms:
         assert seen.key_norm is not None
         assert seen.value_norm is not None
@@ -64,6 +64,12 @@ def step_arrays(step: Step, number: int, seen: PassStatistics, row: Row, kept: S
 def _bounds(name: str, columns: tuple[int, int], row: Row) -> Arrays:
     start, stop = (np.array(max(0, column - row.padding), dtype=np.int32) for column in columns)
     return {f"{name}_start": start, f"{name}_stop": stop}
+
+
+def _mean(by_head: torch.Tensor) -> torch.Tensor:
+    """Means over heads, (layer, group, head, position) -> (layer, group, position); a head without the key gives
+    nothing."""
+    return by_head.nan_to_num(0).mean(2).masked_fill(by_head.isnan().all(2), torch.nan)
 
 
 def _keys(values: torch.Tensor, width: int, row: Row) -> torch.Tensor:

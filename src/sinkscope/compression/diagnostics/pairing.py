@@ -28,6 +28,7 @@ from sinkscope.ordering import settled
 from sinkscope.sinks import received_from
 from sinkscope.sinks.ar import attends_both_ways
 from sinkscope.sinks.lexicon import model_attributes
+from sinkscope.sinks.scales import key_exists
 
 AMONG = ("all", "outside-block", "tokens")
 """Which keys are looked at: all that there are, those outside the current block (what a block cache may drop), or those
@@ -69,7 +70,8 @@ def pair_norms(sample: xr.Dataset, which: Which = WHOLE) -> xr.Dataset:
     attention = over_kv_heads(received.astype(np.float64), norm, np.mean).sel(step=looked_at["step"].values)
     norm = norm.sel(step=looked_at["step"].values).astype(np.float64)
     there = attention.notnull() & looked_at
-    if bool((there & ~(norm > 0)).any()):
+    holes = "layer" in key_exists(received).dims
+    if holes or bool((there & ~(norm > 0)).any()):
         raise UserError("some keys have no norm: they were dropped, or a sliding cache forgot them; record without")
     if not bool(there.any()):
         raise UserError(

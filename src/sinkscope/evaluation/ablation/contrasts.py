@@ -5,8 +5,8 @@ the same versions, the control's draws averaged: the mean score of its draws on 
 control is a difference whose 95 % interval leaves out zero.
 
 Each comparison says what it compares: whether the control masked as many keys and took as much attention away at the
-step itself. A control that fell short of what it is to equal, keys or mass, says little. A run in which nothing was
-masked is not compared, and nothing is where there are too few examples for an interval.
+step itself. A control that took less or more of what it is to equal, keys or mass, says little. A run in which nothing
+was masked is not compared, and nothing is where there are too few examples for an interval.
 """
 
 from __future__ import annotations
@@ -57,17 +57,32 @@ class Contrast:
     """Of the control, its draws averaged."""
 
     @property
-    def shortfall(self) -> str | None:
-        """What the control fell short of, in words; None where it did not."""
+    def unequal(self) -> str | None:
+        """ "less" or "more", where the control took that of what it is to equal, at the step before by the map; None
+        where it took as much or as many."""
+        sides = [side for side, _ in self._apart]
+        return sides[0] if sides else None
+
+    @property
+    def why_unequal(self) -> str | None:
+        """How the control lies apart from the sinks, in words."""
+        return " and ".join(said for _, said in self._apart) or None
+
+    @property
+    def _apart(self) -> list[tuple[str, str]]:
         if self.sinks is None or self.other is None:
-            return None
-        if find_control(self.control).by_mass:
-            if self.other.reached < (1 - _AS_MUCH) * self.other.wanted:
-                return f"it reached {self.other.reached:.2f} of {self.other.wanted:.2f} by the map"
-            short = self.other.removed < (1 - _AS_MUCH) * self.sinks.removed
-            return "its keys held as much by the map, but less at the step" if short else None
-        short = self.other.keys < (1 - _AS_MANY) * self.sinks.keys
-        return f"it found {self.other.keys:.1f} keys in place of {self.sinks.keys:.1f}" if short else None
+            return []
+        control, ours, its = find_control(self.control), self.sinks, self.other
+        if not control.by_mass:
+            compared = [(its.keys, ours.keys, _AS_MANY, f"it found {its.keys:.1f} keys in place of {ours.keys:.1f}")]
+        else:
+            at_step = f"it removed {{}} at the step, {its.removed:.2f} for {ours.removed:.2f}"
+            compared = [(its.removed, ours.removed, _AS_MUCH, at_step)]
+            if not control.at_step:
+                by_map = f"its keys held {its.reached:.2f} of {its.wanted:.2f} by the map"
+                compared.append((its.reached, its.wanted, _AS_MUCH, by_map))
+        sides = [(_side(value, reference, tolerance), said) for value, reference, tolerance, said in compared]
+        return [(side, said.format(side)) for side, said in sides if side is not None]
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
@@ -83,7 +98,8 @@ class Contrast:
             "high": self.cost.high,
             "sinks": None if self.sinks is None else vars(self.sinks),
             "control_masked": None if self.other is None else vars(self.other),
-            "shortfall": self.shortfall,
+            "unequal": self.unequal,
+            "why_unequal": self.why_unequal,
         }
 
 
@@ -190,7 +206,7 @@ def _sentence(one: Contrast) -> str:
     keys = _compared(one.other.keys, one.sinks.keys, ("fewer", "as many", "more"), "keys", _AS_MANY, 1)
     mass = _compared(one.other.removed, one.sinks.removed, ("less", "as much", "more"), "attention", _AS_MUCH, 2)
     said = f"{said}; the control masked {keys} and removed {mass}"
-    return said if one.shortfall is None else f"{said}; UNEQUAL: {one.shortfall}"
+    return said if one.unequal is None else f"{said}; UNEQUAL, {one.unequal}: {one.why_unequal}"
 
 
 def _where(model: str, task: str, keys: str, masking: str) -> str:
@@ -202,6 +218,13 @@ def _compared(
 ) -> str:
     """ "fewer keys (7.4 for 10.0)": how a number lies to another, and both."""
     less, same, more = words
-    apart = value - reference
-    word = same if abs(apart) <= tolerance * reference else less if apart < 0 else more
+    word = {None: same, "less": less, "more": more}[_side(value, reference, tolerance)]
     return f"{word} {noun} ({value:.{digits}f} for {reference:.{digits}f})"
+
+
+def _side(value: float, reference: float, tolerance: float) -> str | None:
+    """Whether a number is "less" or "more" than another by more than a share of it; None where it is neither."""
+    apart = value - reference
+    if abs(apart) <= tolerance * reference:
+        return None
+    return "less" if apart < 0 else "more"

@@ -4,6 +4,7 @@ A claim about sinks holds only if masking the sinks costs more than masking a co
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -24,6 +25,8 @@ class Situation:
     """(batch, key) class of each key's token, index into `sinks.lexicon.CLASSES`; all 0 unless the control asks."""
     noise: torch.Tensor
     """(batch, head, key) uniform in [0, 1), the same for a prompt in any batch; all 0 unless the control asks."""
+    now: Callable[[], torch.Tensor]
+    """(batch, head, key) received attention in the very step, before any cut; costs a pass over the scores."""
 
     @property
     def candidates(self) -> torch.Tensor:
@@ -41,6 +44,8 @@ class Control(ABC):
     """Whether it needs the classes of tokens."""
     by_mass: ClassVar[bool] = False
     """Whether it is to hold as much attention as the sinks; else it is to be as many keys."""
+    at_step: ClassVar[bool] = False
+    """Whether attention is that of the very step, not that of the map in which the sinks were found."""
 
     @abstractmethod
     def choose(self, situation: Situation) -> torch.Tensor:

@@ -1,8 +1,9 @@
 """What it costs to mask sinks, beside controls: scores over the keys that were masked, with 95 % intervals.
 
 One line for the sinks and one for each control, from the plain run on. The draws of a control are put together: each
-example counts with the mean of its draws. Numbers of keys are evenly spaced, whatever lies between them; rules such as
-"first 1" stand apart at the right.
+example counts with the mean of its draws. A control that took less or more than the sinks of what it is to equal has a
+triangle around its point, with the tip down for less and up for more. Numbers of keys are evenly spaced, whatever lies
+between them; rules such as "first 1" stand apart at the right.
 
 Where it misleads: intervals of two lines may overlap where the paired difference is clear; `sinkscope ablate` tests
 differences in pairs. Intervals are about the choice of examples alone.
@@ -18,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sinkscope.errors import UserError
-from sinkscope.evaluation.ablation import Outcome, Row
+from sinkscope.evaluation.ablation import Outcome, Row, contrasts
 from sinkscope.evaluation.ablation.grid import PLAIN, SINKS
 from sinkscope.evaluation.grids import pool
 from sinkscope.interventions import MaskSinks
@@ -27,11 +28,12 @@ from sinkscope.report.figures.labels import caption, entitle, printable, shorten
 from sinkscope.report.figures.panels import fresh_axes, legend_above, only_outer_labels, panels
 from sinkscope.report.figures.registry import figure
 from sinkscope.report.figures.score_lines import name_score, score_line
-from sinkscope.report.figures.style import BASE, LINES, SINK, house_style
+from sinkscope.report.figures.style import BASE, INK, LINES, SINK, house_style
 
 PLAIN_KEYS = "none"
 INTERVALS = "bars: 95 % intervals over examples"
 ACROSS = 2
+_TRIANGLES = {"less": "v", "more": "^"}
 _FLOOR = 0.025
 _APART = 0.09
 """Between the lines, in steps of the axis, so that their intervals do not hide each other."""
@@ -72,6 +74,7 @@ def paint(ax: Axes, rows: Sequence[Row]) -> None:
                 points = {place + shift: found for place, found in there.items()}
                 score_line(ax, points, label, _look(number, name))
                 label = None
+                _mark_unequal(ax, rows, name, {keys[round(at - shift)]: (at, one) for at, one in points.items()})
     for place in range(2, len(keys)):
         if family_of(keys[place]) != family_of(keys[place - 1]):
             ax.axvline(place - 0.5, color=BASE, linewidth=0.5)
@@ -80,6 +83,20 @@ def paint(ax: Axes, rows: Sequence[Row]) -> None:
     ax.set_xlabel(f"keys masked in {'a' if restricted else 'every'} layer and head")
     name_score(ax, rows[0].better)
     ax.set_ylim(bottom=-_FLOOR * ax.get_ylim()[1])  # points at 0 are seen whole
+
+
+def _mark_unequal(ax: Axes, rows: Sequence[Row], control: str, points: dict[str, tuple[float, Outcome]]) -> None:
+    """A triangle at the points, by their keys, where the control is no equal of the sinks."""
+    for one in contrasts(rows):
+        if one.control == control and one.unequal is not None and one.keys in points:
+            at, found = points[one.keys]
+            there = {str(line.get_label()) for line in ax.lines}
+            label = f"took {one.unequal} than the sinks"
+            ax.plot(
+                [at], [found.score], linestyle="none", marker=_TRIANGLES[one.unequal], markersize=11, mfc="none",
+                mec=INK, mew=0.8, zorder=5, gid=f"unequal-{one.unequal}",
+                label=f"_{label}" if label in there else label,
+            )  # fmt: skip
 
 
 def _look(number: int, name: str) -> dict[str, Any]:

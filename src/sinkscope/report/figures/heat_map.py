@@ -44,7 +44,7 @@ from sinkscope.report.figures.style import BASE, COMMIT, EDGE, INK, PAPER, SOFT,
 from sinkscope.sinks import SinkRule, mark_sinks, received_from, scaled
 from sinkscope.sinks.blocks import by_step_blocks
 from sinkscope.sinks.lexicon import Lexicon
-from sinkscope.sinks.scales import full_score, key_count
+from sinkscope.sinks.scales import full_score, key_count, mean_over
 
 GAP_LABEL = "no such key, or nobody asks"
 _SMALLEST_RING, _LARGEST_RING = 2.2, 5.0
@@ -70,7 +70,7 @@ def profile(sample: xr.Dataset, rule: SinkRule, *, group: str = "all", scale: st
     """
     received = received_from(sample, group)
     depth = [dim for dim in ("layer", "head") if dim in received.dims]
-    mean = by_step_blocks(lambda part: part.mean(depth, skipna=False, keep_attrs=True), received)
+    mean = by_step_blocks(lambda part: mean_over(part, depth), received)
     mean = mean.transpose("step", "position").assign_attrs(group=group)
     keys = key_count(mean)
     most = keys.max()

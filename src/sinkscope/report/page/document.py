@@ -23,6 +23,7 @@ from sinkscope.report.page.packing import Entry, attention_entry, pack_attention
 from sinkscope.report.page.selecting import Showing
 from sinkscope.sinks.blocks import step_slices
 from sinkscope.sinks.lexicon import Lexicon, model_attributes
+from sinkscope.sinks.scales import mean_over
 from sinkscope.sinks.tables.json_ready import plain
 from sinkscope.trace.reading import reading_values
 
@@ -60,7 +61,7 @@ class Stepwise:
         """The values of these steps."""
         values = self.recorded.isel(step=part)
         if "head" not in self.dims and "head" in values.dims:
-            values = values.mean("head", dtype=np.float32, skipna=False)
+            values = mean_over(values.astype(np.float32), "head")
         return values.transpose(*self.dims).values
 
     def blocks(self) -> Iterator[NDArray[np.floating]]:
