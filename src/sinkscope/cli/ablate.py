@@ -55,7 +55,12 @@ class VariedOptions(OptionGroup):
 
     strongest: Annotated[
         list[str] | None,
-        typer.Option(metavar="0,1,...", help=f"So many of the strongest keys; {_STRONGEST[0]} if left out."),
+        typer.Option(
+            "--strongest",
+            "--top-k",
+            metavar="0,1,...",
+            help=f"So many of the strongest keys; {_STRONGEST[0]} if left out.",
+        ),
     ] = None
     epsilon: Annotated[
         list[str] | None, typer.Option(metavar="2,3,...", help="Also all keys beyond these epsilons (rule excess).")

@@ -54,8 +54,6 @@ _KEPT = (
     "what trace, ablate --out, compress --out and train had finished is kept "
     "(go on: trace, ablate and compress with --resume, train by the same command)"
 )
-_RENAMED = {"--top-k": "--strongest", "--mask-top-k": "--mask-strongest"}
-"""Options that were called otherwise."""
 
 
 class _Interrupted(Exception):  # noqa: N818
@@ -127,7 +125,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         return _fail(str(error))
     except typer.TyperException as error:  # usage: an unknown option, a missing argument
-        return _fail(_usage(error))
+        return _fail(f"{error.format_message()} (sinkscope --help lists commands and options)")
     except (KeyboardInterrupt, _Interrupted, typer.Abort) as interrupt:
         # Writes of zarr that were under way end with the process; asyncio would complain about each of them.
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)
@@ -142,13 +140,6 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:  # a disk, a folder or a network that refuses where no more was known of it
         place = "" if error.filename is None else f"{error.filename}: "
         return _fail(f"{place}{error.strerror or error or type(error).__name__}; choose another file or folder")
-
-
-def _usage(error: typer.TyperException) -> str:
-    now, context = _RENAMED.get(getattr(error, "option_name", "")), getattr(error, "ctx", None)
-    known = [name for one in context.command.params for name in one.opts] if context else []
-    hint = f"it is called {now} now" if now in known else "sinkscope --help lists commands and options"
-    return f"{error.format_message()} ({hint})"
 
 
 def _fail(message: str) -> int:

@@ -84,7 +84,9 @@ def masked_line(removed: Mapping[str, float | None]) -> str:
 class OneMasking(MaskingOptions):
     """A single intervention, or none."""
 
-    mask_strongest: Annotated[int | None, typer.Option(min=0, help="Mask so many of the strongest keys.")] = None
+    mask_strongest: Annotated[
+        int | None, typer.Option("--mask-strongest", "--mask-top-k", min=0, help="Mask so many of the strongest keys.")
+    ] = None
     mask_first: Annotated[int | None, typer.Option(min=1, help="Mask so many of the first keys: a static sink.")] = None
     mask_epsilon: Annotated[float | None, typer.Option(help="Mask all keys beyond this epsilon (rule excess).")] = None
     mask_control: Annotated[
