@@ -183,7 +183,7 @@ FEW = Task(name="few", summary="seven questions", gen_length=4, stream=_seven, i
 @pytest.mark.parametrize(
     ("task", "options", "message"),
     [
-        ("riddles", {}, r"unknown task 'riddles'; choose one of arithmetic-1, .*, sort$"),
+        ("riddles", {}, r"unknown task 'riddles': use one of arithmetic-1, .*, sort, "),
         ("copy", {"n": 0}, "n must be a whole number of at least 1, got 0"),
         ("copy", {"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
         ("copy", {"room": -3}, "room must be a whole number of at least 1, got -3"),

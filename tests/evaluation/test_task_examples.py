@@ -152,7 +152,7 @@ def test_the_same_examples_in_every_process() -> None:
 
 
 def test_an_unknown_task() -> None:
-    with pytest.raises(UserError, match=r"unknown task 'riddles'; choose one of arithmetic-1, .*sort$"):
+    with pytest.raises(UserError, match=r"unknown task 'riddles': use one of arithmetic-1, .*sort"):
         find_task("riddles")
 
 

@@ -128,7 +128,7 @@ def test_the_tied_output_layer_need_not_be_stored(twin_folders: Folders, tmp_pat
         load_model(fewer)
     whole = (fewer / "model.safetensors").read_bytes()
     (fewer / "model.safetensors").write_bytes(whole[:-7])
-    with pytest.raises(UserError, match=r"truncated: \d+ of \d+ bytes"):
+    with pytest.raises(UserError, match="model.safetensors.*fetch it again"):
         load_model(fewer)
 
 
@@ -297,7 +297,7 @@ def test_a_twin_that_there_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError) as caught:
         load_model("twin-foo")
     assert all(name in str(caught.value) for name in PACKAGED)
-    with pytest.raises(AssertionError, match="the hub was asked"):
+    with pytest.raises(UserError, match="the hub was asked"):
         load_model("twin-foo/model")  # a repository of somebody of that name
 
 

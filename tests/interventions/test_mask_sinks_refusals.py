@@ -23,7 +23,10 @@ SETTING_MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"keys": True}, "keys must be a whole number or a sink rule, got True"),
     ({"keys": "five"}, "keys must be a whole number or a sink rule, got 'five'"),
     ({"keys": None}, "keys must be a whole number or a sink rule, got None"),
-    ({"control": "sinks"}, "unknown control 'sinks': use one of equal-mass, equal-mass-at-step, lowest"),
+    (
+        {"control": "sinks"},
+        "unknown control 'sinks': use one of equal-mass, equal-mass-at-step, lowest, mask-matched, random",
+    ),
     ({"detect": "next"}, "unknown detect 'next'; choose one of previous, same"),
     ({"detect_from": "dirty"}, "unknown detect_from 'dirty'; choose one of masked, clean"),
     ({"how": "keys"}, "unknown how 'keys'; choose one of scores, values"),
