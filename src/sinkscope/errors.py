@@ -30,13 +30,19 @@ def clean(text: str, written: Callable[[str], str] = lambda one: one.encode("uni
 
 
 def one_line(message: str) -> str:
-    """A message as a line for the terminal, its middle left out where it is very long."""
-    line = clean(" ".join(message.split()))
-    return line if len(line) <= _LONGEST else f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 2 :]}"
+    """A message as a line for the terminal."""
+    return clean(" ".join(message.split()))
 
 
 class UserError(ValueError):
-    """A mistake of the user's that one line explains: what was wanted, what came, what to do."""
+    """A mistake of the user's that one line explains: what was wanted, what came, what to do.
+
+    A message that quotes something very long loses its middle.
+    """
+
+    def __init__(self, message: str) -> None:
+        cut = f"{message[: _LONGEST // 2]} ... {message[-_LONGEST // 2 :]}"
+        super().__init__(message if len(message) <= _LONGEST else cut)
 
 
 class Caution(UserWarning):

@@ -128,7 +128,7 @@ def test_the_tied_output_layer_need_not_be_stored(twin_folders: Folders, tmp_pat
         load_model(fewer)
     whole = (fewer / "model.safetensors").read_bytes()
     (fewer / "model.safetensors").write_bytes(whole[:-7])
-    with pytest.raises(UserError, match="model.safetensors.*fetch it again"):
+    with pytest.raises(UserError, match=r"model\.safetensors.*fetch it again"):
         load_model(fewer)
 
 

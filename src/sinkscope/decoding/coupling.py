@@ -6,7 +6,8 @@ share a batch. Three kinds of networks are different:
 - Recurrent and convolutional layers carry a state from column to column, which reads padding as well.
 - Rotary frequencies of kind "longrope" or "dynamic" change once the longest row of the batch has outgrown the trained
   length.
-- Networks without position ids count columns, and those with attention code of their own may do anything.
+- Networks without position ids count columns, as do the temperatures of Llama 4 and the windows of Doge; networks with
+  attention code of their own may do anything.
 
 Their batches hold texts of one length. Keys in a cache keep the rotation that they were made with: where transformers'
 own `generate` then reads the text anew, so does `decode`.
@@ -44,6 +45,10 @@ def padding_fault(model: Model) -> str | None:
     stateful = any(getattr(module, "_is_stateful", False) for module in network.modules())
     if stateful or not _BY_ATTENTION.issuperset(kinds) or any(map(_mixes_columns, network.modules())):
         return "has recurrent or convolutional layers, which read padding"
+    if getattr(network.config.get_text_config(), "attn_temperature_tuning", False) or any(
+        hasattr(module, "keep_window_size") for module in network.modules()
+    ):
+        return "scales or picks keys by columns, padding included"
     if not network.is_backend_compatible():
         return "has attention code of its own, which may read padding"
     return None

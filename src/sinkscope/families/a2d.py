@@ -58,7 +58,8 @@ def _body(checkpoint: Checkpoint, network_class: type[PreTrainedModel], config_c
 
 
 def _refuse_block_diffusion(checkpoint: Checkpoint) -> None:
-    names = (checkpoint.name, str(checkpoint.folder.resolve()), str(checkpoint.config.get("_name_or_path")))
+    stated = [checkpoint.config.get("_name_or_path"), checkpoint.config.get("architectures")]
+    names = [checkpoint.name, str(checkpoint.folder.resolve()), *map(str, stated)]
     if any("bd3lm" in name.rstrip("/").rpartition("/")[2].lower() for name in names):
         raise UserError(
             f"{checkpoint.name}: trained by block diffusion (bd3lm), whose block-wise mask sinkscope does not apply "

@@ -31,7 +31,8 @@ NATIVE: Allowed = {
 
 _SAMPLING: Any = GenerationConfig
 _INERT = re.compile(
-    r"""_token_id$ | dropout | _pdrop$ | ^_*init | ^_?flash_attention | _implementation(_internal|_autoset)?$
+    r"""_token_id$ | dropout(_p|_prob|_rate)?$ | _pdrop$ | ^init(ializer)?_(\w+_)?(device|factor|fn|range|std)$
+    | ^_?flash_attention$ | _implementation(_internal|_autoset)?$
     | ^(auto_map|architectures|model_type|transformers_version|_?name_or_path|_commit_hash|dtype|torch_dtype
     |id2label|label2id|num_labels|problem_type|finetuning_task|task_specific_params|tokenizer_class|prefix
     |use_cache|output_\w+|return_dict|torchscript|use_bfloat16|tf_legacy_loss|chunk_size_feed_forward

@@ -150,7 +150,7 @@ def _walked(value: Any, limits: Limits, path: tuple[str, ...]) -> Any:
             if not (_CODE.search(name) or _OUTPUTS.search(name))
         }
     if isinstance(value, list):
-        return [_walked(one, limits, path) for one in value]
+        return [_walked(one, limits, (*path, str(number))) for number, one in enumerate(value)]
     if type(value) in (int, float):
         _check_number(value, limits, path)
     elif path and isinstance(value, str):
@@ -181,7 +181,7 @@ def _most(name: str, limits: Limits) -> int | None:
 
 
 def _check_word(value: str, path: tuple[str, ...]) -> None:
-    where = f"config.json: {'.'.join(path)}={value!r}"
+    where = f"config.json: {'.'.join(path)}={shortened(repr(value))}"
     if path[-1] in _ACTIVATIONS and value not in ACT2FN:
         raise UserError(f"{where} is no activation that transformers knows; known: {', '.join(sorted(ACT2FN))}")
     if path[-1] in ("rope_type", "type") and any("rope" in name for name in path[:-1]) and value not in _ROPE_TYPES:

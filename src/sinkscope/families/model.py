@@ -147,7 +147,7 @@ def parse_device(device: str | int | torch.device | None) -> torch.device:
     try:
         parsed = torch.device(device)
         torch.empty(0, device=parsed).cpu()  # "meta" has no numbers to give back
-    except (RuntimeError, AssertionError, TypeError, ImportError) as error:
+    except (RuntimeError, AssertionError, TypeError, ValueError, OverflowError, ImportError) as error:
         reason = str(error).strip().splitlines()[0][:100]
         raise UserError(f"device={str(device)!r} cannot be used here ({reason}); try device='cpu'") from error
     return parsed

@@ -32,6 +32,7 @@ class Masking:
         self._plan = plan
         self._real = canvas.real  # (batch, position)
         self._rows = len(canvas.real) - copies
+        self._layers = model.shape.layers
         self._bidirectional = model.family.bidirectional
         self._mask_id = _NO_TOKEN if model.family.mask_token_id is None else model.family.mask_token_id
         self._chooser = Chooser(plan, model, canvas, seeds)
@@ -60,6 +61,11 @@ class Masking:
         attention function."""
         if self._layer == 0:
             raise UserError(f"no layer's attention came by to be masked; load the model with attention={NAME!r}")
+        if self._layer > self._layers:
+            raise UserError(
+                f"{self._layer} maps of attention came by in {self._layers} layers: several make a layer's output, so "
+                "no key of a layer can be masked; take a model with one attention a layer"
+            )
         self._passes += self._taking_part
         return self._removed
 

@@ -10,7 +10,7 @@ Where it misleads: bits that were flipped inside a chunk are found when it is un
 
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice, product
+from itertools import islice
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -149,12 +149,24 @@ def _lost(folder: Path, one: Mapping[str, Any]) -> list[str]:
     dtype = one["data_type"]
     size = None if dtype == "string" else prod(chunks) * np.dtype(dtype).itemsize
     packed = len(one["codecs"]) > 1
-    names = (".".join(("c", *map(str, place))) for place in product(*map(range, counts)))
+    # Metadata may name any number of chunks. Among one more than there are files, one is missing.
+    most = (sum(1 for _ in folder.iterdir()) if folder.is_dir() else 0) + _SHOWN + 1
+    names = (_chunk_name(number, counts) for number in range(min(prod(counts), most)))
     return list(islice((name for name in names if not _is_chunk(folder / name, size, packed)), _SHOWN + 1))
 
 
+def _chunk_name(number: int, counts: Sequence[int]) -> str:
+    """The file of a chunk, by its number in the order of the last axis first."""
+    place: list[int] = []
+    for count in reversed(counts):
+        number, at = divmod(number, count)
+        place.insert(0, at)
+    return ".".join(("c", *map(str, place)))
+
+
 def _is_chunk(file: Path, size: int | None, packed: bool) -> bool:
-    """Whether a file is a chunk of so many bytes when unpacked."""
+    """Whether a file is a chunk of so many bytes when unpacked. Raises `OSError` where that can't be found out: a disk
+    or a right that fails for a moment has lost nothing."""
     try:
         status = file.stat()
         if not stat.S_ISREG(status.st_mode):
@@ -165,7 +177,7 @@ def _is_chunk(file: Path, size: int | None, packed: bool) -> bool:
             return status.st_size == size
         with file.open("rb") as opened:
             header = opened.read(_HEADER)
-    except (OSError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return False
     if len(header) < _HEADER:
         return False

@@ -73,8 +73,8 @@ def _mean(by_head: torch.Tensor) -> torch.Tensor:
 
 
 def _keys(values: torch.Tensor, width: int, row: Row) -> torch.Tensor:
-    """Values of a row's own keys (..., position). A sliding cache has forgotten the first keys, which got nothing."""
-    whole = torch.nn.functional.pad(values, (width - values.shape[-1], 0))
+    """Values of a row's own keys (..., position). First keys that a sliding cache has forgotten are not there (NaN)."""
+    whole = torch.nn.functional.pad(values, (width - values.shape[-1], 0), value=torch.nan)
     return whole[..., row.padding :]
 
 
@@ -88,7 +88,7 @@ def _queries(values: torch.Tensor, step: Step, row: Row) -> torch.Tensor:
 def _maps(seen: PassStatistics, maps: Maps, step: Step, row: Row) -> torch.Tensor:
     """Full maps (map_layer, map_head, query, position); NaN where a query was not fed."""
     width = step.seen.shape[1]
-    chosen = torch.stack([_keys(seen.maps[layer][row.number], width, row) for layer in maps.layers])
+    chosen = torch.stack([_keys(seen.maps[layer][row.number], width, row) for layer in maps.layers]).nan_to_num(0)
     laid_out = chosen.new_full((*chosen.shape[:2], width, chosen.shape[-1]), torch.nan)
     laid_out[:, :, step.queries[0] : step.queries[1]] = chosen
     return laid_out[:, :, row.padding :]

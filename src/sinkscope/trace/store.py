@@ -217,8 +217,12 @@ def _remove_sample(folder: Path) -> None:
 
 
 def _keep_complete(path: Path) -> dict[int, str]:
-    """Remove all samples but the complete ones, whose numbers and ids are returned."""
+    """Remove all samples but the complete ones, whose numbers and ids are returned.
+
+    Nothing is removed before all were looked at: an `OSError` (a disk or a right that fails) may be over in a moment.
+    """
     complete: dict[int, str] = {}
+    unfinished: list[Path] = []
     for index, folder in sample_folders(path):
         try:
             header = read_header(index, folder)
@@ -229,7 +233,9 @@ def _keep_complete(path: Path) -> dict[int, str]:
         if header is not None and header.complete:
             complete[index] = header.id
         else:
-            _remove_sample(folder)
+            unfinished.append(folder)
+    for folder in unfinished:
+        _remove_sample(folder)
     return complete
 
 

@@ -24,6 +24,8 @@ from sinkscope.trace.lock import LOCK, WriterLock
 from sinkscope.versions import check_versions, deciding
 
 NAME = "cells.jsonl"
+_BEGINNING = b'{"settings": '
+"""Of every line."""
 Kept = tuple[dict[str, Any], dict[str, Any]]
 """Settings of a cell, and what was measured."""
 
@@ -144,13 +146,20 @@ def _without_seed(settings: dict[str, Any], varied: str) -> tuple[str, int]:
 
 
 def _read(file: Path, form: CellForm) -> list[Kept]:
-    """All cells. A last line that was cut short is taken off the file. Raises `UserError` for what can't be read."""
+    """All cells. A last line that was cut short is taken off the file. Raises `UserError` for what can't be read, and
+    for a line that no cell begins with: the file may be somebody's."""
     try:
         content = read_regular(file) if file.exists() else b""
         whole = _whole_lines(content)
         cells = _parsed(file, whole, form)
-        if whole != content:
+        cut = content[len(whole) :]
+        if not cut.startswith(_BEGINNING[: len(cut)]):
+            raise UserError(f"the last line of {file} is no cell of {form.what}: restore the file, or remove it")
+        if cut:
             os.truncate(file, len(whole))
+        elif whole != content:
+            with file.open("ab") as stream:
+                stream.write(b"\n")
     except OSError as error:
         raise UserError(
             f"{file} can't be read and written on ({error.strerror}): remove it to run all anew, or name another folder"
@@ -159,8 +168,13 @@ def _read(file: Path, form: CellForm) -> list[Kept]:
 
 
 def _whole_lines(content: bytes) -> bytes:
-    """Without a last line that was cut short."""
-    return content[: content.rfind(b"\n") + 1]
+    """Without a last line that was cut short; one that lacks its line break alone is given it."""
+    begun = content[content.rfind(b"\n") + 1 :]
+    try:
+        parse_json(begun)
+    except ValueError:
+        return content[: len(content) - len(begun)]
+    return content + b"\n"
 
 
 def _parsed(file: Path, content: bytes, form: CellForm) -> list[Kept]:
