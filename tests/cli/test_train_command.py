@@ -71,10 +71,8 @@ def test_a_training_that_was_broken_off_is_gone_on_with(
     assert (broken.code, broken.out) == (130, "")
     point, said = broken.err.splitlines(keepends=True)
     assert re.fullmatch(r"twin-ar: loss \d\.\d{3}, [\d,]+ tokens/s, step 2 of 4\n", point)
-    assert said == (
-        "sinkscope: interrupted; what trace, ablate --out, compress --out and train had finished is kept "
-        "(go on: trace, ablate and compress with --resume, train by the same command)\n"
-    )
+    kept = f"what {tmp_path / 't'} holds is kept: the same command goes on from its last checkpoint"
+    assert said == f"sinkscope: interrupted; {kept}\n"
     assert (tmp_path / "t" / "twin-ar" / "checkpoint-2").is_dir()
     numbers: list[int] = []
 

@@ -13,6 +13,8 @@ from transformers import (
     BambaForCausalLM,
     Lfm2Config,
     Lfm2ForCausalLM,
+    Llama4ForCausalLM,
+    Llama4TextConfig,
     LlamaConfig,
     LlamaForCausalLM,
     Phi3Config,
@@ -23,6 +25,8 @@ from transformers import (
     RecurrentGemmaConfig,
     RecurrentGemmaForCausalLM,
 )
+from transformers.models.diffllama import DiffLlamaConfig, DiffLlamaForCausalLM
+from transformers.models.doge import DogeConfig, DogeForCausalLM
 
 from sinkscope import Compress, MaskSinks, generate, open_trace, record
 from sinkscope.decoding import Decoding, Denoising, decode
@@ -77,6 +81,16 @@ CARRYING: dict[str, Callable[[], PreTrainedModel]] = {
             mamba_n_groups=1,
         )
     ),
+}
+
+
+COUNTING: dict[str, Callable[[], PreTrainedModel]] = {
+    "llama 4": lambda: Llama4ForCausalLM(
+        Llama4TextConfig(
+            **SIZES, head_dim=8, intermediate_size_mlp=64, num_local_experts=2, no_rope_layers=[1, 1, 0], floor_scale=4
+        )
+    ),
+    "doge": lambda: DogeForCausalLM(DogeConfig(**SIZES, keep_window_size=8)),
 }
 
 
@@ -212,3 +226,18 @@ def test_numbers_out_of_range_stop_the_loop_and_keep_the_steps(tiny: Callable[[s
     generate(model, some, settings)
     with pytest.raises(UserError, match="cfg_scale"):
         generate(model, some, replace(settings, cfg_scale=9e3))
+
+
+@pytest.mark.parametrize("name", COUNTING)
+def test_columns_that_are_counted_are_no_company_for_padding(name: str) -> None:
+    model = loaded(COUNTING[name])
+    with pytest.raises(UserError, match="unequal length together"):
+        ours(model, prompts(7, 19))
+    assert len(ours(model, prompts(7), new=2)[0]) == 9
+
+
+def test_layers_of_two_maps_lose_no_keys() -> None:
+    """A number of keys a layer would mean half of a layer, and the layers after it by the wrong numbers."""
+    model = loaded(lambda: DiffLlamaForCausalLM(DiffLlamaConfig(**SIZES)))
+    with pytest.raises(UserError, match="maps of attention"):
+        generate(model, prompts(9), Decoding(max_new_tokens=3), intervention=MaskSinks(1))

@@ -202,3 +202,20 @@ def test_scores_that_are_no_numbers_are_told_and_not_kept(
     with pytest.raises(UserError, match="the scores of 2 of 3 examples are nan, no number; compute in another --dtype"):
         dropped(model, out=tmp_path / "grid")
     assert not (tmp_path / "grid" / "cells.jsonl").exists()
+
+
+def test_a_file_of_somebody_else_is_left_alone(kind: Kind, twin_folders: dict[str, Path], tmp_path: Path) -> None:
+    theirs = tmp_path / "cells.jsonl"
+    theirs.write_text('{"my": "only data, one line"')
+    with pytest.raises(UserError, match=r"cells\.jsonl"):
+        kind.run(load_model(twin_folders[kind.twin], device="cpu"), out=tmp_path, resume=True)
+    assert theirs.read_text() == '{"my": "only data, one line"'
+
+
+def test_a_last_line_without_its_break_is_a_cell(
+    kind: Kind, cells: list[str], twin_folders: dict[str, Path], tmp_path: Path
+) -> None:
+    whole = "\n".join(cells)
+    (tmp_path / "cells.jsonl").write_text(whole)
+    kind.run(load_model(twin_folders[kind.twin], device="cpu"), out=tmp_path, resume=True)
+    assert (tmp_path / "cells.jsonl").read_text() == f"{whole}\n"

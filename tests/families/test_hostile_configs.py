@@ -61,6 +61,11 @@ def source(name: str, stock: Path) -> Path:
     return TWINS / name if name.startswith("twin") else FIXTURES / name
 
 
+def nested(depth: int) -> list[Any]:
+    """Lists in lists."""
+    return [nested(depth - 1)] if depth else []
+
+
 HOSTILE: list[tuple[str, dict[str, Any], str]] = [
     # What is not understood is refused by its name, in families whose code is not transformers' own.
     ("llada-tiny", {"logit_softcap": 30.0}, "logit_softcap"),
@@ -113,6 +118,10 @@ HOSTILE: list[tuple[str, dict[str, Any], str]] = [
     ("stock", {"vocab_size": 10**7}, "vocab_size"),
     ("stock", {"intermediate_size": 10**6}, "config.json"),
     ("stock", {"a": {"b": {"c": [[[[[{"d": 10**9}]]]]]}}}, "a.b.c.d"),
+    ("stock", {"deep": nested(800)}, "deep"),
+    # Names that only look like those of dropout or of a kernel.
+    ("llada-tiny", {"flash_attention_window": 3}, "flash_attention_window"),
+    ("dream-tiny", {"sparse_dropout_blocks": 4}, "sparse_dropout_blocks"),
 ]
 
 

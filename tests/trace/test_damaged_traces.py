@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -151,3 +152,43 @@ def test_paths_that_no_disk_has_are_one_line(path: str) -> None:
         with pytest.raises(UserError) as raised:
             action(path)
         assert "\n" not in str(raised.value)
+
+
+def test_what_can_not_be_read_for_a_moment_is_not_lost(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "t"
+    shutil.copytree(whole, path)
+    before, opened = file_bytes(path), Path.open
+
+    def fails(self: Path, *arguments: Any, **options: Any) -> Any:
+        if self.parent.name == "received":
+            raise OSError(5, "Input/output error", str(self))
+        return opened(self, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", fails)
+        with pytest.raises(UserError, match="Input/output error"):
+            TraceStore.resume(path, open_trace(path).attrs)
+    assert file_bytes(path) == before
+
+
+def test_sizes_beyond_what_is_there_take_no_memory(whole: Path, tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    shutil.copytree(whole, path)
+    for number in range(SAMPLES):
+        file = sample_folder(path, number) / "zarr.json"
+        document = json.loads(file.read_text())
+        steps = document["attributes"]["steps"]
+        document["attributes"]["steps"] = 10**9
+        for one in document["consolidated_metadata"]["metadata"].values():
+            if one.get("dimension_names", [None])[0] == "step":
+                assert one["shape"][0] == steps
+                one["shape"][0] = 10**9
+                one["chunk_grid"]["configuration"]["chunk_shape"][0] = 1
+        file.write_text(json.dumps(document))
+    tracemalloc.start()
+    with pytest.raises(UserError, match="damaged"):
+        open_trace(path)["id-1"]
+    assert tracemalloc.get_traced_memory()[1] < 2**24
+    tracemalloc.stop()

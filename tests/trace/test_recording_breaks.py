@@ -306,6 +306,19 @@ def test_a_folder_with_other_weights_does_not_go_on_with_a_trace(fixtures: Path,
     assert file_bytes(tmp_path / "t") == before
 
 
+def test_a_folder_whose_configuration_changed_does_not_go_on_with_a_trace(fixtures: Path, tmp_path: Path) -> None:
+    """The weights are the same, and rotated otherwise."""
+    for name, theta in (("one", 10000.0), ("two", 50.0)):
+        shutil.copytree(fixtures / "llada-tiny", tmp_path / name)
+        config = json.loads((tmp_path / name / "config.json").read_text())
+        (tmp_path / name / "config.json").write_text(json.dumps({**config, "rope_theta": theta}))
+    record(load_model(tmp_path / "one", device="cpu"), PROMPTS[:1], SETTINGS, out=tmp_path / "t")
+    shutil.move(tmp_path / "one", tmp_path / "gone")
+    shutil.move(tmp_path / "two", tmp_path / "one")
+    with pytest.raises(UserError, match=r"other settings: model\.weights"):
+        record(load_model(tmp_path / "one", device="cpu"), PROMPTS[:1], SETTINGS, out=tmp_path / "t", resume=True)
+
+
 @pytest.mark.parametrize(
     ("package", "version", "outcome"),
     [

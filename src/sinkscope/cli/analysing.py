@@ -82,7 +82,10 @@ def print_table(name: str, table: xarray.Dataset, most_rows: int) -> None:
 
     cells = table_rows(table)
     columns, rows = list(cells[0]) if cells else [], [list(row.values()) for row in cells]
-    caption = str(table.attrs["about"])
+    caption, room = str(table.attrs["about"]), console.fitting(columns, rows[:most_rows])
+    if room < len(columns):
+        caption = f"{caption} (a wider terminal and --json show {console.counted(len(columns) - room, 'more column')})"
+        columns, rows = columns[:room], [row[:room] for row in rows]
     if len(rows) > most_rows:
         caption = f"{caption} ({len(rows) - most_rows} more rows: --rows)"
     console.out.print(console.table(name, columns, rows[:most_rows], caption=caption))

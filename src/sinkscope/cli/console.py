@@ -72,6 +72,17 @@ def cells(columns: Sequence[str], rows: Sequence[Sequence[object]], room: int) -
     return made
 
 
+def fitting(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> int:
+    """How many of the first columns fit on the screen with their words whole; one at least."""
+    used = -1
+    for number, column in enumerate(columns):
+        words = " ".join([column.replace("_", " "), *(_plain(row[number]) for row in rows)]).split()
+        used += 3 + max(map(cell_len, words), default=1)
+        if used > out.width:
+            return max(1, number)
+    return len(columns)
+
+
 def print_heading(name: str, rest: str) -> None:
     """What is told of, and how; names are plain text, no markup."""
     out.print(Text.assemble((name, "bold"), f": {rest}"))

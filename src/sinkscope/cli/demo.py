@@ -18,6 +18,7 @@ import typer
 from sinkscope.cli import console
 from sinkscope.cli.groups import add_command
 from sinkscope.cli.options import Json
+from sinkscope.errors import UserError
 
 if TYPE_CHECKING:
     from sinkscope.decoding.generation import Settings
@@ -88,6 +89,8 @@ def _demo(
     names, work = (
         (("smollm2-135m", "rxnmapper"), _real_work) if real else (("twin-ar", "twin-dlm", "twin-adapted"), _twin_work)
     )
+    if (out / "zarr.json").exists():
+        raise UserError(f"{out} is a trace itself: name a folder for the traces of the demo (--out)")
     watched = [_watch(name, work, out, as_json) for name in names]
     findings = [finding for one in watched for finding in _findings(one)]
     answers = [] if real else _answers(watched)

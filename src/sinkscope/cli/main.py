@@ -50,10 +50,8 @@ _MEMORY = (
     "memory ran out; fewer texts at once (--batch-size), shorter texts, half precision (--dtype bfloat16) or a smaller "
     "model take less"
 )
-_KEPT = (
-    "what trace, ablate --out, compress --out and train had finished is kept "
-    "(go on: trace, ablate and compress with --resume, train by the same command)"
-)
+_KEPT = "nothing was kept"
+"""After an interrupt of a command that says nothing else."""
 
 
 class _Interrupted(Exception):  # noqa: N818
@@ -125,7 +123,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         return _fail(str(error))
     except typer.TyperException as error:  # usage: an unknown option, a missing argument
-        return _fail(f"{error.format_message()} (sinkscope --help lists commands and options)")
+        command = getattr(getattr(error, "ctx", None), "command_path", "sinkscope")
+        return _fail(f"{error.format_message()} ({command} --help tells what there is)")
     except (KeyboardInterrupt, _Interrupted, typer.Abort) as interrupt:
         # Writes of zarr that were under way end with the process; asyncio would complain about each of them.
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)

@@ -12,6 +12,7 @@ import typer
 from sinkscope.cli import console
 from sinkscope.cli.choices import KERNELS, check_names
 from sinkscope.cli.groups import OptionGroup, add_command
+from sinkscope.cli.keeping import told_at_interrupt
 from sinkscope.cli.masking import OneMasking, masked_line
 from sinkscope.cli.options import (
     BatchSize,
@@ -132,11 +133,18 @@ def _trace(
     model = open_model(model_name, dtype, device, revision)
     recording = recorded.recording(model)
     settings = decoding.settings_for(model)
-    with console.progress(as_json) as bar:
+    done = 0
+
+    def kept() -> str:
+        return f"{done} of {len(given)} samples are complete in {out}: go on with --resume"
+
+    with told_at_interrupt(kept), console.progress(as_json) as bar:
         samples = bar.add_task("samples", total=len(given))
         steps = bar.add_task("steps", total=None)
 
         def observe(now: Progress) -> None:
+            nonlocal done
+            done = now.samples_done
             bar.update(samples, completed=now.samples_done)
             bar.update(steps, completed=now.step, total=now.most_steps)
 

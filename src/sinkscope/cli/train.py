@@ -10,6 +10,7 @@ from sinkscope.cli import console
 from sinkscope.cli.choices import TWINS, check_names
 from sinkscope.cli.fields import given_fields
 from sinkscope.cli.groups import add_command
+from sinkscope.cli.keeping import going_on, told_at_interrupt
 from sinkscope.cli.options import MOST, Json, names
 from sinkscope.errors import UserError
 from sinkscope.seeds import MOST_SEED
@@ -58,7 +59,7 @@ def _train(
     changes |= others
     there = read_recipe(out)
     recipe = recipe_from({**({} if there is None else there.to_dict()), **changes})
-    with console.progress(as_json) as bar:
+    with told_at_interrupt(lambda: going_on(out)), console.progress(as_json) as bar:
         stage = bar.add_task("training", total=None)
 
         def observe(kind: Kind, now: Progressed) -> None:

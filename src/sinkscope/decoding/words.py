@@ -45,10 +45,13 @@ def encode_text(model: Model, text: str, sides: Sides = "both") -> list[int]:
 
 def decode_text(model: Model, tokens: Sequence[int], *, until_end: bool = True) -> str:
     """The text of token ids up to the first end of text, without the tokenizer's special tokens. Padding follows the
-    end, so none is shown. `until_end=False`: all of them, where an end may stand inside a prompt."""
+    end, so none is shown. `until_end=False`: all of them, where an end may stand inside a prompt; then special ids that
+    only the configuration knows are left out as well."""
     tokenizer: Any = tokenizer_of(model)
+    left_out = set(() if until_end else model.family.special_ids)
     ends = model.family.eos_token_ids
-    shown = [int(token) for token in (takewhile(lambda token: token not in ends, tokens) if until_end else tokens)]
+    kept = takewhile(lambda token: token not in ends, tokens) if until_end else tokens
+    shown = [int(token) for token in kept if token not in left_out]
     with refusing(f"the tokenizer of {model.name} can't decode what was generated", "fetch its files again"):
         return str(tokenizer.decode(shown, skip_special_tokens=True))
 

@@ -137,20 +137,20 @@ def _check_sizes(sizes: Mapping[str, Any], spelled: Mapping[str, str]) -> None:
             raise UserError(f"config.json: {told}")
 
 
-def _walked(value: Any, limits: Limits, path: tuple[str, ...]) -> Any:
-    if len(path) > _DEEPEST:
+def _walked(value: Any, limits: Limits, path: tuple[str, ...], depth: int = 0) -> Any:
+    if depth > _DEEPEST:
         raise UserError(f"config.json: {'.'.join(path[:3])}... is nested more than {_DEEPEST} deep")
     if isinstance(value, Mapping):
         if [*value] == ["__float__"]:  # how transformers writes infinity
             with refusing(f"config.json: {'.'.join(path)}={value!r} is no number"):
-                return _walked(float(value["__float__"]), limits, path)
+                return _walked(float(value["__float__"]), limits, path, depth)
         return {
-            name: _walked(one, limits, (*path, name))
+            name: _walked(one, limits, (*path, name), depth + 1)
             for name, one in value.items()
             if not (_CODE.search(name) or _OUTPUTS.search(name))
         }
     if isinstance(value, list):
-        return [_walked(one, limits, (*path, str(number))) for number, one in enumerate(value)]
+        return [_walked(one, limits, path, depth + 1) for one in value]
     if type(value) in (int, float):
         _check_number(value, limits, path)
     elif path and isinstance(value, str):

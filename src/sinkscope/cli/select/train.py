@@ -12,6 +12,7 @@ from sinkscope.cli import console
 from sinkscope.cli.choices import CHANNELS, MODES, check_names
 from sinkscope.cli.fields import given_fields
 from sinkscope.cli.groups import add_command
+from sinkscope.cli.keeping import going_on, told_at_interrupt
 from sinkscope.cli.options import MOST, Json, limit_option
 from sinkscope.errors import UserError
 from sinkscope.seeds import MOST_SEED
@@ -73,7 +74,7 @@ def _train(
     skipped = describe_skipped(splits.skipped)
     if skipped is not None and not as_json:
         console.err.print(skipped, markup=False, highlight=False, soft_wrap=True)
-    with console.progress(as_json) as bar:
+    with told_at_interrupt(lambda: going_on(out)), console.progress(as_json) as bar:
         task = bar.add_task("training", total=None)
 
         def observe(now: Now) -> None:

@@ -186,8 +186,8 @@ def _parsed(file: Path, content: bytes, form: CellForm) -> list[Kept]:
             form.check(cell["settings"], cell["measured"])
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise UserError(
-                f"{file}, line {number} is no cell of {form.what} by this version: restore the file, or remove it to "
-                "run all anew"
+                f"{file}, line {number} is no cell of {form.what} by this version: name a folder that `{form.command}` "
+                "wrote; if this is one, restore the file"
             ) from error
         kept.append((cell["settings"], cell["measured"]))
     return kept
