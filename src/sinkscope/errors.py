@@ -31,7 +31,12 @@ def clean(text: str, written: Callable[[str], str] = lambda one: one.encode("uni
 
 def one_line(message: str) -> str:
     """A message as a line for the terminal."""
-    return clean(" ".join(message.split()))
+    return _without_middle(clean(" ".join(message.split())))
+
+
+def _without_middle(text: str) -> str:
+    """A very long text, its beginning and its end alone."""
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
 
 
 class UserError(ValueError):
@@ -41,8 +46,7 @@ class UserError(ValueError):
     """
 
     def __init__(self, message: str) -> None:
-        cut = f"{message[: _LONGEST // 2]} ... {message[-_LONGEST // 2 :]}"
-        super().__init__(message if len(message) <= _LONGEST else cut)
+        super().__init__(_without_middle(message))
 
 
 class Caution(UserWarning):

@@ -330,7 +330,9 @@ def test_an_interrupt_keeps_what_is_finished(fixtures: Path, tmp_path: Path, num
     assert child.returncode == code
     assert printed == ""
     kept = open_trace(out).complete_ids
-    said = re.fullmatch(r"sinkscope: interrupted; (\d+) of 40 samples are complete in (.*): go on with --resume\n", told)
+    said = re.fullmatch(
+        r"sinkscope: interrupted; (\d+) of 40 samples are complete in (.*): go on with --resume\n", told
+    )
     assert said and said[2] == str(out) and 3 <= int(said[1]) <= len(kept)
     assert kept[:3] == ("q0", "q1", "q2")
     assert len(kept) < 40

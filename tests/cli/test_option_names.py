@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterable
 
 import pytest
 
@@ -46,11 +47,12 @@ def test_names_are_those_of_the_rooms() -> None:
         (choices.RATES, grid.DEFAULT_RATES),
     ]:  # fmt: skip
         assert shown == tuple(there)
-    for names, registered in [
+    pairs: list[tuple[Iterable[str], Iterable[str]]] = [
         (choices.RULES, RULES), (choices.CONTROLS, CONTROLS), (choices.SCORERS, SCORERS), (choices.FIGURES, FIGURES),
         (choices.SELECTORS, SELECTORS), (choices.CHANNELS, CHANNELS), (choices.MODES, MODES),
         (choices.DIGITAL, DIGITAL), (choices.PROCESSES, control.PROCESSES),
-    ]:  # fmt: skip
+    ]  # fmt: skip
+    for names, registered in pairs:
         assert set(names) == set(registered)
     assert {name: way.about for name, way in compressed.WAYS.items()} == choices.WAYS
     assert (choices.ROOM, choices.WINDOW, choices.MOST_MEGABYTES) == (ROOM, WINDOW, MOST_MEGABYTES)
