@@ -48,17 +48,14 @@ def test_rule_scale_and_group_are_taken(sinkscope: Command, trace: Path, tmp_pat
 
 def test_damaged_values_are_told_in_one_line(sinkscope: Command, trace: Path, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.zarr"
-    for array, told in (
-        ("received_by_group", "groups: the trace llada-tiny is"),
-        ("received", f"the trace {damaged} is"),
-    ):
+    for array in ("received_by_group", "received"):
         shutil.rmtree(damaged, ignore_errors=True)
         shutil.copytree(trace, damaged)
         for chunk in (damaged / "samples").glob(f"*/{array}/c*"):
             chunk.write_bytes(chunk.read_bytes()[:20])
         refused = sinkscope("figures", damaged, "--out", tmp_path / "out", "--only", "groups")
         assert (refused.code, refused.err.count("\n")) == (2, 1)
-        assert f"{told} damaged or can't be read (" in refused.err
+        assert f"{damaged}/samples" in refused.err and f"is damaged: {array}/c" in refused.err
 
 
 def test_odd_texts_and_an_unfinished_sample(sinkscope: Command, trace: Path, tmp_path: Path) -> None:

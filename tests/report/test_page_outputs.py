@@ -70,7 +70,7 @@ def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
             write_whole(place, [b"new"])
     assert stat.S_ISFIFO(pipe.stat().st_mode)
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    with pytest.raises(UserError, match="loop can't be written"):
+    with pytest.raises(UserError, match="loop' can't be written"):
         require_place(tmp_path / "loop", "the report", overwrite=True)
 
 
@@ -98,7 +98,7 @@ def test_folders_that_may_not_be_entered_are_one_line(tmp_path: Path, monkeypatc
         return find(path, follow_symlinks=follow_symlinks)
 
     monkeypatch.setattr(Path, "stat", refuse)
-    with pytest.raises(UserError, match=r"r.html can't be written \(Permission denied\): choose another"):
+    with pytest.raises(UserError, match=r"r.html' can't be written \(Permission denied\): choose another"):
         require_place(tmp_path / "r.html", "the report", overwrite=True)
 
 

@@ -10,6 +10,7 @@ Where it misleads: bits that were flipped inside a chunk are found when it is un
 
 import stat
 from collections.abc import Iterator, Mapping, Sequence
+from errno import ELOOP, ENOENT, ENOTDIR
 from itertools import islice
 from math import prod
 from pathlib import Path
@@ -177,8 +178,12 @@ def _is_chunk(file: Path, size: int | None, packed: bool) -> bool:
             return status.st_size == size
         with file.open("rb") as opened:
             header = opened.read(_HEADER)
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+    except ValueError:
         return False
+    except OSError as error:
+        if error.errno in (ENOENT, ENOTDIR, ELOOP):
+            return False
+        raise
     if len(header) < _HEADER:
         return False
     unpacked, _, whole = np.frombuffer(header, "<u4", 3, offset=4).tolist()
