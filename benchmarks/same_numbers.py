@@ -22,11 +22,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import matplotlib as mpl
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 import sinkscope as ss
 from sinkscope.cli.main import run
@@ -133,16 +135,13 @@ def _drawn(name: str, trace: Path, folder: Path) -> Iterator[tuple[str, Any]]:
         save(figure, target, *arguments, **options)
 
     mpl.use("agg")
-    Figure.savefig = keep  # type: ignore[method-assign]
-    try:
+    with mock.patch.object(Figure, "savefig", keep):
         _run(["figures", str(trace), "--out", str(folder)])
-    finally:
-        Figure.savefig = save  # type: ignore[method-assign]
     for title, figure in figures.items():
         for number, axes in enumerate(figure.axes):
-            data = [np.asarray(line.get_xydata()) for line in axes.lines]
+            data: list[Any] = [np.asarray(line.get_xydata()) for line in axes.lines]
             data += [np.asarray(image.get_array()) for image in axes.images]
-            data += [np.array([[bar.get_x(), bar.get_height()]]) for bar in axes.patches if hasattr(bar, "get_height")]
+            data += [np.array([bar.get_x(), bar.get_height()]) for bar in axes.patches if isinstance(bar, Rectangle)]
             joined = np.concatenate([np.ravel(np.asarray(part, dtype=np.float64)) for part in data] or [np.empty(0)])
             yield f"{name} {title} axes {number}", f"{joined.size} {np.nansum(joined):.12g}"
 

@@ -13,9 +13,8 @@ const TABLE = lookupTable(ENCODING);
 
 function marks(rule: SinkRule, row: number[]): number[] {
   const values = Float64Array.from(row);
-  const keys = row.filter((value) => !Number.isNaN(value)).length;
   const out = new Uint8Array(row.length);
-  rule.mark(values, factsOf(values, keys), out);
+  rule.mark(values, factsOf(values), out);
   return [...out.keys()].filter((at) => out[at]);
 }
 
@@ -75,9 +74,8 @@ describe("coded rows", () => {
       );
       const [from, positions, at] = [5, 13, 3];
       const row = Float64Array.from(codes.subarray(from, from + positions), (code) => TABLE[code]);
-      const keys = row.filter((value) => !Number.isNaN(value)).length;
       for (const rule of rules) {
-        const facts = factsOf(row, keys);
+        const facts = factsOf(row);
         const held = new Uint32Array(20);
         const found = rule.count({ codes, from, positions, table: TABLE }, facts, held, at);
         const out = new Uint8Array(positions);
@@ -91,7 +89,7 @@ describe("coded rows", () => {
 
   it("have a cut that parts sinks from others", () => {
     const row = Float64Array.from([0.5, 0.2, 0.2, 0.05, 0.05]);
-    const facts = factsOf(row, 5);
+    const facts = factsOf(row);
     for (const rule of [new Excess(1, "sum"), new Excess(30, "percent"), new Threshold(0.3), new ZScore(1.2)]) {
       const cut = rule.cut(facts)!;
       expect(rule.isSink(cut * (1 + 1e-9), facts)).toBe(true);

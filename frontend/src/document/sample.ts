@@ -82,9 +82,21 @@ export async function openSample(spec: SampleSpec): Promise<Sample> {
   };
 }
 
-/** Number of existing keys among the first row of a step's codes: the same for all its rows. */
+/** The keys that any row of a step's codes has, 1 where there is one: rows differ where a cache dropped keys. */
+export function keysAnywhere(codes: Uint8Array, positions: number): Uint8Array {
+  const there = new Uint8Array(positions);
+  let left = positions;
+  for (let from = 0; from < codes.length && left > 0; from += positions) {
+    for (let position = 0; position < positions; position++) {
+      if (there[position] || codes[from + position] === MISSING) continue;
+      there[position] = 1;
+      left--;
+    }
+  }
+  return there;
+}
+
+/** Number of keys that any row of a step's codes has. */
 export function keyCount(codes: Uint8Array, positions: number): number {
-  let keys = 0;
-  for (let position = 0; position < positions; position++) if (codes[position] !== MISSING) keys++;
-  return keys;
+  return keysAnywhere(codes, positions).reduce((sum, one) => sum + one, 0);
 }

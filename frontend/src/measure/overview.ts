@@ -28,13 +28,16 @@ export class MeanMap {
 
   fill(step: number, rows: StepRows, chosen: readonly number[]): void {
     if (this.done[step]) return;
-    const sums = this.at(step).fill(0);
+    const sums = this.at(step).fill(NaN);
     const { row } = this;
-    for (const index of chosen) {
+    // A key that only some rows have receives nothing in the others; one that none has is missing.
+    for (const index of rows.keys > 0 ? chosen : []) {
       rows.read(index, row);
-      for (let i = 0; i < row.length; i++) sums[i] += row[i];
+      for (let i = 0; i < row.length; i++) {
+        if (row[i] === row[i]) sums[i] = (sums[i] === sums[i] ? sums[i] : 0) + row[i];
+      }
     }
-    for (let i = 0; i < sums.length; i++) sums[i] = rows.keys > 0 ? sums[i] / chosen.length : NaN;
+    for (let i = 0; i < sums.length; i++) sums[i] /= chosen.length;
     this.done[step] = 1;
     this.left--;
   }
@@ -90,7 +93,7 @@ export class SinkCounts {
 
   private numbers(step: number, rows: StepRows, index: number): number {
     rows.read(index, this.numbersOfRow);
-    this.rule.mark(this.numbersOfRow, factsOf(this.numbersOfRow, rows.keys), this.marks);
+    this.rule.mark(this.numbersOfRow, factsOf(this.numbersOfRow), this.marks);
     let found = 0;
     for (let i = 0; i < this.positions; i++) {
       if (!this.marks[i]) continue;
@@ -107,7 +110,7 @@ const FACTS: RowFacts = { keys: 0, total: 0, deviation: NaN };
 /** The sinks of one row of numbers: what the page outlines. */
 export function marksOf(row: Float64Array, rule: SinkRule | null): Uint8Array {
   const marks = new Uint8Array(row.length);
-  const keys = row.reduce((count, value) => count + (Number.isNaN(value) ? 0 : 1), 0);
-  if (rule && keys > 0) rule.mark(row, factsOf(row, keys), marks);
+  const facts = factsOf(row);
+  if (rule && facts.keys > 0) rule.mark(row, facts, marks);
   return marks;
 }

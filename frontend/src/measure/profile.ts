@@ -41,7 +41,7 @@ export function cutLine(mean: MeanMap, rule: SinkRule | null, keys: Int32Array, 
   const cuts = new Float64Array(mean.done.length).fill(NaN);
   for (let step = 0; rule && step < cuts.length; step++) {
     if (!mean.done[step] || keys[step] === 0) continue;
-    const cut = rule.cut(factsOf(mean.at(step), keys[step]));
+    const cut = rule.cut(factsOf(mean.at(step)));
     if (cut !== null) cuts[step] = cut * fullScore(scale, keys[step]);
   }
   return cuts;

@@ -4,9 +4,14 @@ import type { Sample } from "../document/sample";
 import type { RowFacts } from "../sinks/rule";
 import type { StepRows } from "./step_rows";
 
-export function factsOf(row: Float64Array, keys: number): RowFacts {
+export function factsOf(row: Float64Array): RowFacts {
   let total = 0;
-  for (let i = 0; i < row.length; i++) if (row[i] === row[i]) total += row[i];
+  let keys = 0;
+  for (let i = 0; i < row.length; i++) {
+    if (row[i] !== row[i]) continue;
+    total += row[i];
+    keys++;
+  }
   return { keys, total, deviation: deviationOf(row, total / keys, keys) };
 }
 
@@ -18,21 +23,24 @@ function deviationOf(row: Float64Array, mean: number, keys: number): number {
 
 /** Facts of the rows of `sample.received`, worked out once for every step; NaN where that was not yet done. */
 export class FactStore {
+  private readonly keys: Int32Array;
   private readonly totals: Float64Array;
   private readonly deviations: Float64Array;
   private readonly row: Float64Array;
 
   constructor(private readonly sample: Sample) {
     const { steps, positions } = sample.spec;
-    this.totals = new Float64Array(steps * sample.received.rows).fill(NaN);
+    this.keys = new Int32Array(steps * sample.received.rows);
+    this.totals = new Float64Array(this.keys.length).fill(NaN);
     this.deviations = new Float64Array(this.totals.length).fill(NaN);
     this.row = new Float64Array(positions);
   }
 
   get(rows: StepRows, step: number, row: number, withDeviation: boolean, out: RowFacts): void {
     const at = step * this.sample.received.rows + row;
-    const { codes, table, positions, keys } = rows;
-    if (Number.isNaN(this.totals[at])) this.totals[at] = totalOf(codes!, row * positions, positions, table);
+    const { codes, table, positions } = rows;
+    if (Number.isNaN(this.totals[at])) this.addUp(at, codes!, row * positions, positions, table);
+    const keys = this.keys[at];
     if (withDeviation && Number.isNaN(this.deviations[at])) {
       rows.read(row, this.row);
       this.deviations[at] = deviationOf(this.row, this.totals[at] / keys, keys);
@@ -41,13 +49,17 @@ export class FactStore {
     out.total = this.totals[at];
     out.deviation = this.deviations[at];
   }
-}
 
-function totalOf(codes: Uint8Array, from: number, positions: number, table: Float64Array): number {
-  let total = 0;
-  for (let i = 0; i < positions; i++) {
-    const value = table[codes[from + i]];
-    if (value === value) total += value;
+  private addUp(at: number, codes: Uint8Array, from: number, positions: number, table: Float64Array): void {
+    let total = 0;
+    let keys = 0;
+    for (let i = 0; i < positions; i++) {
+      const value = table[codes[from + i]];
+      if (value !== value) continue;
+      total += value;
+      keys++;
+    }
+    this.totals[at] = total;
+    this.keys[at] = keys;
   }
-  return total;
 }

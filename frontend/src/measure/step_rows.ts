@@ -1,14 +1,13 @@
 // The rows of one step: received attention as codes, or, for a group of queries, as numbers worked out from its atoms.
 
-import { MISSING } from "../document/codes";
-import { type Sample, keyCount } from "../document/sample";
+import { type Sample, keyCount, keysAnywhere } from "../document/sample";
 import { ALL, members } from "../sinks/groups";
 
 export interface StepRows {
   positions: number;
   /** How many rows there are. */
   rows: number;
-  /** Existing keys: the same for all rows of a step; 0 where the group has no query. */
+  /** Keys that any row of the step has; 0 where the group has no query. */
   keys: number;
   /** The codes of all rows, or null where they are numbers. */
   codes: Uint8Array | null;
@@ -56,9 +55,10 @@ function groupRows(sample: Sample, group: string, step: number, keys: Uint8Array
   const table = sample.byGroup!.table;
   const taken = weights(sample, group, step);
   const asked = taken.reduce((sum, part) => sum + part.queries, 0);
+  const there = keysAnywhere(keys, positions);
   const read = (layer: number, out: Float64Array): void => {
     for (let i = 0; i < positions; i++) {
-      let paid = asked > 0 && keys[i] !== MISSING ? 0 : NaN;
+      let paid = asked > 0 && there[i] ? 0 : NaN;
       for (const part of taken)
         paid += table[parts[(layer * groups.length + part.atom) * positions + i]] * part.queries;
       out[i] = paid / asked;
