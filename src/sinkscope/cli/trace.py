@@ -126,16 +126,18 @@ def _trace(
     if resume and overwrite:
         raise UserError("give one of --resume and --overwrite, not both")
     given = prompts_from(prompt, prompts, limit, chat)
-    from sinkscope.trace import check_output, record
+    from sinkscope.trace import check_output, open_trace, record
 
     check_output(out, resume=resume, overwrite=overwrite)  # before a model is loaded for nothing
     intervention = masking.intervention()
     model = open_model(model_name, dtype, device, revision)
     recording = recorded.recording(model)
     settings = decoding.settings_for(model)
-    done = 0
 
     def kept() -> str:
+        if not (out / "zarr.json").exists():
+            return "nothing was kept"
+        done = len(open_trace(out).complete_ids)
         return f"{done} of {len(given)} samples are complete in {out}: go on with --resume"
 
     with told_at_interrupt(kept), console.progress(as_json) as bar:
@@ -143,8 +145,6 @@ def _trace(
         steps = bar.add_task("steps", total=None)
 
         def observe(now: Progress) -> None:
-            nonlocal done
-            done = now.samples_done
             bar.update(samples, completed=now.samples_done)
             bar.update(steps, completed=now.step, total=now.most_steps)
 

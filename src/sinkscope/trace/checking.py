@@ -53,7 +53,7 @@ _SAMPLE: Kinds = {
     "complete": (bool,),
     "prompt_length": (int,),
     "seed": (int,),
-    "tokens": (dict,),
+    "tokens": (dict, _NONE),
     "text": (str, _NONE),
 }
 
@@ -78,7 +78,7 @@ def check_attributes(attributes: Mapping[str, Any], path: Path) -> None:
     _require({"id", "steps", "complete"} <= attributes.keys(), path, "a sample needs id, steps and complete")
     _check_depth(attributes, path)
     _check_kinds(attributes, _SAMPLE, path)
-    tokens = attributes.get("tokens", {}).items()
+    tokens = (attributes.get("tokens") or {}).items()
     texts = all(key.isdecimal() and len(key) < 20 and isinstance(text, str) for key, text in tokens)
     _require(texts, path, "tokens must be texts by token id")
 
