@@ -54,10 +54,12 @@ TRACES: dict[str, tuple[Any, dict[str, Any]]] = {
     "rxnmapper": ("CC(=O)O.OCC>>CC(=O)[MASK][MASK]C", {}),
 }
 """Prompt and settings of each trace; prompts of models without a tokenizer are token ids."""
+RECORDING = ss.Recording(norms=True, entropy=True, by_group="heads")
 GRIDS = {
     "ablate": "ablate twin-ar twin-dlm --task passkey --control random,equal-mass,lowest --limit 8",
     "ablate-perplexity": "ablate twin-ar --task perplexity --control random --limit 4",
-    "ablate-infilling": "ablate twin-dlm --task infilling-0.3 --control random --limit 4",
+    "ablate-infilling": "ablate twin-dlm --task infilling-0.3 --control random --strongest 1 --detect same "
+    "--first-step 0 --limit 4",
     "compress": "compress twin-ar twin-dlm --task passkey --scorer key-norm,random,snapkv --ratio 0.75,0.5 --limit 8",
     "compress-needle": "compress twin-ar --task needle --scorer key-norm,streaming --ratio 0.5 --limit 2",
     "select": "select evaluate digits --data digits --selector gates,random,key-norm --alpha 0.3,1 --snr none,0 "
@@ -100,8 +102,8 @@ def numbers() -> Iterator[tuple[str, Any]]:
         for name, line in GRIDS.items():
             print(name, file=sys.stderr)
             yield from _flat(name, _json(line))
-        yield from _flat("norms", _json(f"norms twin-ar --prompt '{PASSKEY}'".replace("'", '"')))
         for name in ("twin-dlm", "twin-ar"):
+            yield from _flat(f"norms {name}", _json(f"norms {traces[name]}"))
             yield from _drawn(name, traces[name], Path(folder) / f"figures-{name}")
 
 
@@ -110,7 +112,7 @@ def _traces(folder: Path) -> Iterator[tuple[str, Path]]:
         model = ss.load_model(FIXTURES / name if (FIXTURES / name).exists() else name, device="cpu")
         settings = replace(default_settings(model), **changes)
         out = folder / f"{name}.zarr"
-        ss.record(model, [prompt], settings, out=out, recording=ss.Recording(norms=True, entropy=True))
+        ss.record(model, [prompt], settings, out=out, recording=RECORDING)
         yield name, out
 
 
