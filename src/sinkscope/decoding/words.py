@@ -30,10 +30,10 @@ def encode_text(model: Model, text: str, sides: Sides = "both") -> list[int]:
     chat that is written out does)."""
     tokenizer: Any = tokenizer_of(model)
     with refusing(f"the tokenizer of {model.name} can't encode the text", "give token ids (`input_ids`) instead"):
-        whole, plain = (
-            [int(token) for token in tokenizer(text, add_special_tokens=special)["input_ids"]]
-            for special in (sides != "none", False)
-        )
+        plain = [int(token) for token in tokenizer(text, add_special_tokens=False)["input_ids"]]
+        if sides == "none":
+            return plain
+        whole = [int(token) for token in tokenizer(text, add_special_tokens=True)["input_ids"]]
     at = next((at for at in range(len(whole) - len(plain) + 1) if whole[at : at + len(plain)] == plain), None)
     if at is None:
         return whole
