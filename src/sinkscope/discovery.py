@@ -1,17 +1,34 @@
-"""Find what stands in a folder: every module of a package is imported, and each files what it holds.
+"""Things by name: registers that units file themselves in, the language of specs that makes them, and plugins.
 
-So a new family, rule, control or figure is one new file, and no list of them is kept anywhere.
+    top-k:5    excess:epsilon=3,scale=sum    snapkv:window=32    key-norm
+
+A spec is a name and, after a colon, parameters: `name=value` with commas between them, or the value of the first
+parameter alone. Where a comma has another meaning, as in lm-eval's arguments, semicolons serve as well. Values are read
+as the fields of the class say.
+
+A unit of one's own, a scorer, rule, control, task or measure, files itself as the package's do. It is found where its
+file is named (`load_plugin`, `--plugin FILE.py`), or where an installed package names its module as an entry point of
+the group `sinkscope.plugins`.
 """
 
 import importlib
+import importlib.util
 import pkgutil
+import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
-from typing import Any, Generic, TypeVar
+from functools import cache
+from importlib.metadata import entry_points
+from math import isfinite
+from pathlib import Path
+from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
-from sinkscope.errors import UserError
+from sinkscope.errors import UserError, refusing
 
 T = TypeVar("T")
+_CONTINUES = re.compile(r"^\w+=")
+"""How a part of a list begins that belongs to the spec before it."""
 
 
 def import_modules(folder: Iterable[str], package: str) -> None:
@@ -27,6 +44,7 @@ class Names(Mapping[str, T]):
         """what: a message's word for one of them."""
         self._what = what
         self._things: dict[str, T] = {}
+        _ALL.setdefault(what, []).append(self)
 
     def __getitem__(self, name: str) -> T:
         return self._things[name]
@@ -50,10 +68,16 @@ class Names(Mapping[str, T]):
         return lambda thing: self.add(name, thing)
 
     def find(self, name: str) -> T:
-        """The one called `name`. Raises `UserError` for an unknown name."""
+        """The one called `name`, of an installed plugin if need be. Raises `UserError` for an unknown name."""
+        if name not in self._things:
+            load_installed_plugins()
         if name not in self._things:
             raise UserError(f"unknown {self._what} {name!r}: use one of {', '.join(sorted(self._things))}")
         return self._things[name]
+
+
+_ALL: dict[str, list[Names[Any]]] = {}
+"""All registers by their word."""
 
 
 def _same(one: object, other: object) -> bool:
@@ -96,3 +120,93 @@ class Register(Generic[T]):
             has = f"it has {', '.join(known)}" if known else "it has none"
             raise UserError(f"{self._what} {name!r} has no parameter {unknown[0]!r}: {has}")
         return kind(**settings)
+
+    def read(self, spec: str) -> T:
+        """One from a spec, "snapkv:window=32". Raises `UserError` as `make` does, and for what is no spec."""
+        name, text = parted_spec(spec)
+        kind = self.find(name)
+        return self.make(name, read_settings(kind, text, f"{self._what} {spec!r}"))
+
+
+def parted_spec(spec: str) -> tuple[str, str]:
+    """Name and parameters of a spec, as text."""
+    name, _, text = spec.strip().partition(":")
+    return name, text
+
+
+def read_settings(kind: type, text: str, where: str) -> dict[str, Any]:
+    """The parameters of a spec, "window=32,kernel=7" or the first one's value alone, as fields of a dataclass.
+
+    where: how a message calls the spec. Raises `UserError` for what is no such text.
+    """
+    hints, names = get_type_hints(kind), [one.name for one in fields(kind) if one.init]
+    given: dict[str, Any] = {}
+    for number, part in enumerate(filter(None, re.split("[,;]", text))):
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals:
+            if number or not names:
+                raise UserError(f"{where}: parameters are written name=value, with commas between them; got {part!r}")
+            name, value = names[0], name
+        if name in given:
+            raise UserError(f"{where} names {name} twice")
+        given[name] = _read_value(value, hints.get(name, str), f"{where}: {name}")
+    return given
+
+
+def _read_value(text: str, hint: Any, where: str) -> Any:
+    """A value as its type wants it. Raises `UserError` for what is none."""
+    kinds = [one for one in (hint, *get_args(hint)) if one in (int, float, bool)]
+    try:
+        if bool in kinds:
+            return {"true": True, "false": False}[text.lower()]
+        if int in kinds and re.fullmatch(r"[+-]?\d+", text):
+            return int(text)
+        if kinds and isfinite(float(text)) and float in kinds:
+            return float(text)
+    except (KeyError, ValueError):
+        pass
+    if kinds:
+        wanted = " or ".join({int: "a whole number", float: "a number", bool: "true or false"}[one] for one in kinds)
+        raise UserError(f"{where} takes {wanted}, got {text!r}")
+    return text
+
+
+def split_specs(given: Iterable[str]) -> list[str]:
+    """The specs of a list: commas stand between them too, and a part that begins with `name=` goes on with the spec
+    before it."""
+    found: list[str] = []
+    for text in given:
+        for number, part in enumerate(one.strip() for one in text.split(",")):
+            if number and _CONTINUES.match(part):
+                found[-1] = f"{found[-1]},{part}"
+            else:
+                found.append(part)
+    return found
+
+
+def is_filed(what: str, name: str) -> bool:
+    """Whether a plugin, named or installed, has filed something of this kind under this name."""
+    load_installed_plugins()
+    return any(name in names for names in _ALL.get(what, ()))
+
+
+def load_plugin(file: Path) -> None:
+    """Run a Python file of the user's, which files what it holds. Raises `UserError`, with the cause, where it fails."""
+    if not file.is_file():
+        raise UserError(f"the plugin {str(file)!r} is no file; name a Python file")
+    name = f"sinkscope_plugin_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise UserError(f"the plugin {file} is no Python file; its name must end with .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    with refusing(f"the plugin {file} can't be run", "mend it; it is imported as a Python module"):
+        spec.loader.exec_module(module)
+
+
+@cache
+def load_installed_plugins() -> None:
+    """Import the modules that installed packages name as entry points of the group `sinkscope.plugins`."""
+    for one in entry_points(group="sinkscope.plugins"):
+        with refusing(f"the installed plugin {one.name} can't be imported", "mend it, or uninstall its package"):
+            one.load()

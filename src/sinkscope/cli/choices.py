@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import sinkscope
+from sinkscope.discovery import is_filed, parted_spec, split_specs
 from sinkscope.errors import UserError
 
 _FILED = re.compile(r'^@\w+\("([a-z0-9-]+)"', re.MULTILINE)
@@ -21,10 +22,17 @@ def filed(folder: str) -> tuple[str, ...]:
 
 
 def check_names(what: str, names: Iterable[str], known: tuple[str, ...]) -> None:
-    """Raise `UserError` for a name that is not known."""
+    """Raise `UserError` for a name that is not known, nor filed by a plugin."""
     for name in names:
-        if name not in known:
+        if name not in known and not is_filed(what, name):
             raise UserError(f"unknown {what} {name!r}: use one of {', '.join(known)}")
+
+
+def check_specs(what: str, given: Iterable[str], known: tuple[str, ...]) -> list[str]:
+    """The names of specs, with commas between them. Raises `UserError` for one that is not known."""
+    names = [parted_spec(spec)[0] for spec in split_specs(given)]
+    check_names(what, names, known)
+    return names
 
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
@@ -54,7 +62,7 @@ HOW = ("scores", "values")
 SCORERS = filed("compression/scorers")
 DEFAULT_SCORERS = ("key-norm", "high-key-norm", "random", "streaming")
 DEFAULT_RATIOS = (1.0, 0.75, 0.5, 0.25, 0.1)
-WAYS = {
+EVICTION_POINTS = {
     "context": "the context, before the question is read",
     "prompt": "context and question, after both were read",
     "decode": "whenever there are more than --prune-after keys",
@@ -65,9 +73,8 @@ WINDOW = 1000
 TASKS = (
     "arithmetic-1", "arithmetic-2", "arithmetic-3", "passkey", "lookup", "tracking", "copy", "reverse", "sort",
 )  # fmt: skip
-ABLATED = (*TASKS, "perplexity", "infilling-RATIO")
-COMPRESSED = ("perplexity", "needle", *TASKS, "FILE")
-ROOM = 64
+MEASURES = (*TASKS, "needle", "perplexity", "continuations", "infilling-RATIO", "FILE", "FILE.jsonl")
+MAX_EXAMPLE_TOKENS = 64
 TWINS = ("twin-ar", "twin-dlm", "twin-adapted")
 
 FIGURES = filed("report/figures")

@@ -1,13 +1,16 @@
-"""Tasks with exact answers, and how many of them a model gets right.
+"""Measures of language models: what is asked of a model, under any condition on its keys.
 
-score = evaluate(load_model("runs/twins/twin-ar/model"), "copy")
-score.score, score.low, score.high
+    score = evaluate(load_model("twin-ar"), "copy")
+    score.score, score.low, score.high
 """
 
-from sinkscope.evaluation.answers import Scorer, exact, first_number, last_number
-from sinkscope.evaluation.base import ROOM, Example, Task
+from sinkscope.evaluation.answers import Evaluation, Score, Wrong, evaluate, plan_evaluation, task_settings
+from sinkscope.evaluation.conditions import KeysCondition
 from sinkscope.evaluation.infilling import Infilling, infilling_accuracy, plan_infilling
+from sinkscope.evaluation.inputs import Examples
 from sinkscope.evaluation.likelihood import Likelihood, log_likelihood
+from sinkscope.evaluation.measures import MEASURES, find_measure, find_measures
+from sinkscope.evaluation.measuring import BlockCaching, KeysMeasure, MeasureOptions
 from sinkscope.evaluation.perplexity import (
     AnswerLikelihood,
     Perplexity,
@@ -15,32 +18,34 @@ from sinkscope.evaluation.perplexity import (
     plan_perplexity,
     sequence_log_likelihood,
 )
-from sinkscope.evaluation.running import Plan, Score, Wrong, evaluate, plan_evaluation, task_settings
-from sinkscope.evaluation.tasks import LITTLE, TASKS, examples, find_task
+from sinkscope.evaluation.tasks import LITTLE, MAX_EXAMPLE_TOKENS, TASKS, Example, Task, examples, find_task
 from sinkscope.evaluation.texts import little_texts, prose, reactions
-from sinkscope.intervals import wilson_interval
 
 __all__ = [
     "LITTLE",
-    "ROOM",
+    "MAX_EXAMPLE_TOKENS",
+    "MEASURES",
     "TASKS",
     "AnswerLikelihood",
+    "BlockCaching",
+    "Evaluation",
     "Example",
+    "Examples",
     "Infilling",
+    "KeysCondition",
+    "KeysMeasure",
     "Likelihood",
+    "MeasureOptions",
     "Perplexity",
-    "Plan",
     "Score",
-    "Scorer",
     "Task",
     "Wrong",
     "evaluate",
-    "exact",
     "examples",
+    "find_measure",
+    "find_measures",
     "find_task",
-    "first_number",
     "infilling_accuracy",
-    "last_number",
     "little_texts",
     "log_likelihood",
     "perplexity",
@@ -51,5 +56,4 @@ __all__ = [
     "reactions",
     "sequence_log_likelihood",
     "task_settings",
-    "wilson_interval",
 ]

@@ -30,7 +30,8 @@ from sinkscope.decoding.forward import forward_for
 from sinkscope.decoding.intervening import Removed, added
 from sinkscope.decoding.sampling import prompt_seeds, row_generators
 from sinkscope.errors import UserError
-from sinkscope.evaluation.base import check_count
+from sinkscope.evaluation.cache_stats import Meter
+from sinkscope.evaluation.conditions import KeysCondition
 from sinkscope.evaluation.inputs import (
     Observer,
     check_lengths,
@@ -40,6 +41,7 @@ from sinkscope.evaluation.inputs import (
     padded_batches,
     warn_beyond_training,
 )
+from sinkscope.evaluation.tasks import check_count
 from sinkscope.families import Model
 from sinkscope.intervals import score_interval
 from sinkscope.interventions import MaskSinks
@@ -100,7 +102,7 @@ class Infilling:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class MaskedText:
     """A text with one order in which its tokens are masked."""
 
     text: int
@@ -122,20 +124,22 @@ class InfillingPlan:
 
     model: Model
     ratios: tuple[float, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[MaskedText, ...]
     """`draws` of them a text, in the order of the texts."""
     draws: int
     seed: int
     batch_size: int
 
-    def check(self, intervention: MaskSinks | None) -> None:
-        """Raise `UserError` for an intervention that can't be applied."""
-        check_single_pass(self.model, intervention, [len(row.tokens) for row in self.rows])
+    def check(self, condition: KeysCondition) -> None:
+        """Raise `UserError` for a condition that can't be applied."""
+        check_single_pass(self.model, condition.intervention, [len(row.tokens) for row in self.rows])
 
     @torch.no_grad()
-    def run(self, intervention: MaskSinks | None = None, observer: Observer | None = None) -> list[Infilling]:
+    def run(
+        self, condition: KeysCondition, observer: Observer | None = None, meter: Meter | None = None
+    ) -> list[Infilling]:
         """Fill all texts, at one ratio after the other; the result has one for each ratio."""
-        texts = len(self.rows) // self.draws
+        texts, intervention = len(self.rows) // self.draws, condition.intervention
         right = {ratio: [0] * texts for ratio in self.ratios}
         positions = {ratio: [0] * texts for ratio in self.ratios}
         removed: dict[float, Removed | None] = dict.fromkeys(self.ratios)
@@ -143,7 +147,7 @@ class InfillingPlan:
         for numbers in padded_batches(self.model, [len(row.tokens) for row in self.rows], self.batch_size):
             rows = [self.rows[number] for number in numbers]
             for ratio in self.ratios:
-                hits, gone = _fill(self.model, rows, ratio, intervention)
+                hits, gone = _fill(self.model, rows, ratio, condition.intervention)
                 for row, correct in zip(rows, hits, strict=True):
                     right[ratio][row.text] += correct
                     positions[ratio][row.text] += len(row.masked(ratio))
@@ -189,7 +193,7 @@ def plan_infilling(
     again = [(number, tokens) for number, tokens in enumerate(encoded) for _ in range(draws)]
     seeds = prompt_seeds([tokens for _, tokens in again], seed)
     rows = [
-        Row(text=number, tokens=tokens, order=_order(model, tokens, generator), seed=own)
+        MaskedText(text=number, tokens=tokens, order=_order(model, tokens, generator), seed=own)
         for (number, tokens), own, generator in zip(again, seeds, row_generators(seeds), strict=True)
     ]
     return InfillingPlan(
@@ -221,12 +225,13 @@ def infilling_accuracy(
     step before. Warns with `TrainedLengthWarning` where texts are longer than those of the training.
     """
     plan = plan_infilling(model, texts, ratios=ratios, draws=draws, seed=seed, batch_size=batch_size)
-    plan.check(intervention)
-    return plan.run(intervention, observer)
+    condition = KeysCondition(intervention)
+    plan.check(condition)
+    return plan.run(condition, observer)
 
 
 def _fill(
-    model: Model, rows: Sequence[Row], ratio: float, intervention: MaskSinks | None
+    model: Model, rows: Sequence[MaskedText], ratio: float, intervention: MaskSinks | None
 ) -> tuple[list[int], Removed | None]:
     """Correct positions of each row, and what was taken from all of them, in one pass."""
     mask = mask_token(model, "perplexity")

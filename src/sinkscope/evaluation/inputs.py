@@ -1,4 +1,4 @@
-"""What the likelihood measures take: checked before the first pass, and sorted into batches.
+"""What measures take: examples and texts, checked before the first pass and sorted into batches.
 
 Costs a look at every token. Misleads: texts are encoded as prompts are, so a tokenizer that puts a token in front of a
 prompt puts it in front of a text.
@@ -8,18 +8,63 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from textwrap import shorten
+from typing import Any, TypeVar
 
 from sinkscope.decoding import Prompts, canvas, encode_prompts
 from sinkscope.decoding.canvas import split_prompts, vocabulary_size
 from sinkscope.decoding.coupling import takes_padding
 from sinkscope.decoding.intervening import check_intervention
 from sinkscope.errors import TrainedLengthWarning, UserError
+from sinkscope.evaluation.tasks import MAX_EXAMPLE_TOKENS
 from sinkscope.families import Model
 from sinkscope.interventions import MaskSinks
 
+Item = TypeVar("Item")
 Observer = Callable[[int], None]
-"""Called after every batch with the number of texts done so far."""
+"""Called after every batch with the number of examples done so far."""
+_LONGEST = 60
+"""Characters of a prompt in a message."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examples:
+    """Which examples, and how many together.
+
+    n: number of them. seed: of their draw. max_example_tokens: that an example's text may take. texts: where
+    likelihoods and infilling take their texts from, a name of `texts.TEXTS` or a file with one text a line; None leaves
+    it to the model.
+    """
+
+    n: int = 500
+    seed: int = 0
+    max_example_tokens: int = MAX_EXAMPLE_TOKENS
+    texts: str | None = None
+    batch_size: int = 64
+
+
+def check_naming(check: Callable[[Sequence[Item]], None], items: Sequence[Item], name: Callable[[int], str]) -> None:
+    """Check all items together; a `UserError` that comes of one of them names it. name: of an item, by its number."""
+    try:
+        check(items)
+    except UserError as error:
+        guilty = [number for number, item in enumerate(items) if _refusal(check, item) == str(error)]
+        which = f" ({name(guilty[0])})" if 0 < len(guilty) < len(items) else ""
+        raise UserError(f"{error}{which}") from error
+
+
+def example_name(number: int, prompt: str) -> str:
+    """How a message calls an example."""
+    return f"example {number}: {shorten(prompt, _LONGEST, placeholder=' ...')!r}"
+
+
+def _refusal(check: Callable[[Sequence[Item]], None], item: Item) -> str | None:
+    try:
+        check([item])
+    except UserError as error:
+        return str(error)
+    return None
 
 
 def encode_texts(model: Model, texts: Prompts) -> list[list[int]]:

@@ -31,7 +31,6 @@ from sinkscope.decoding.forward import forward_for, guided
 from sinkscope.decoding.intervening import Removed, added
 from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.errors import UserError
-from sinkscope.evaluation.base import check_count
 from sinkscope.evaluation.inputs import (
     check_lengths,
     check_single_pass,
@@ -39,6 +38,7 @@ from sinkscope.evaluation.inputs import (
     token_rows,
     warn_beyond_training,
 )
+from sinkscope.evaluation.tasks import check_count
 from sinkscope.families import Model
 from sinkscope.interventions import MaskSinks
 

@@ -21,20 +21,17 @@ from dataclasses import dataclass
 from math import exp
 from typing import Any
 
+from sinkscope.compression import Compress
 from sinkscope.decoding import Prompts
 from sinkscope.decoding.autoregressive import check_autoregressive
 from sinkscope.decoding.intervening import Removed, added
 from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.errors import UserError
-from sinkscope.evaluation.base import check_count
+from sinkscope.evaluation.cache_stats import Meter, watched_for
+from sinkscope.evaluation.conditions import KeysCondition
 from sinkscope.evaluation.inputs import Observer, encode_texts, token_rows, warn_beyond_training
-from sinkscope.evaluation.passages import (
-    Passage,
-    Reading,
-    check_passages,
-    read,
-    reads_whole,
-)
+from sinkscope.evaluation.passages import Passage, Reading, check_passages, read, reads_whole
+from sinkscope.evaluation.tasks import check_count
 from sinkscope.families import Model
 from sinkscope.interventions import MaskSinks
 
@@ -93,16 +90,19 @@ class PerplexityPlan:
     """Number of the text that each passage is of, ascending from 0."""
     batch_size: int
 
-    def check(self, intervention: MaskSinks | None) -> None:
-        """Raise `UserError` for an intervention that can't be applied."""
-        check_passages(self.model, self.passages, self.batch_size, intervention)
+    def check(self, condition: KeysCondition) -> None:
+        """Raise `UserError` for a condition that can't be applied."""
+        check_passages(self.model, self.passages, self.batch_size, condition)
 
-    def run(self, intervention: MaskSinks | None = None, observer: Observer | None = None) -> Perplexity:
+    def run(
+        self, condition: KeysCondition, observer: Observer | None = None, meter: Meter | None = None
+    ) -> Perplexity:
         """Score all texts."""
         sums, counts = [0.0] * (self.texts[-1] + 1), [0] * (self.texts[-1] + 1)
         waiting = [self.texts.count(text) for text in range(len(sums))]
         removed: Removed | None = None
-        for numbers, readings in read(self.model, self.passages, batch_size=self.batch_size, intervention=intervention):
+        intervention = condition.intervention
+        for numbers, readings in read(self.model, self.passages, condition, batch_size=self.batch_size, meter=meter):
             for number, reading in zip(numbers, readings, strict=True):
                 text = self.texts[number]
                 sums[text] += reading.total
@@ -118,7 +118,7 @@ class PerplexityPlan:
             stride=self.stride,
             log_likelihoods=tuple(sums),
             counts=tuple(counts),
-            stepwise=not reads_whole(intervention),
+            stepwise=not reads_whole(condition),
             intervention=None if intervention is None else intervention.to_dict(),
             removed=removed,
         )
@@ -157,7 +157,7 @@ def plan_perplexity(
         texts=tuple(number for number, some in enumerate(windows) for _ in some),
         batch_size=batch_size,
     )
-    plan.check(None)
+    plan.check(KeysCondition())
     warn_beyond_training(model, [passage.length for passage in plan.passages])
     return plan
 
@@ -187,8 +187,9 @@ def perplexity(
     Warns with `TrainedLengthWarning` where windows are longer than the texts of the training.
     """
     plan = plan_perplexity(model, texts, prefix=prefix, context=context, stride=stride, batch_size=batch_size)
-    plan.check(intervention)
-    return plan.run(intervention, observer)
+    condition = KeysCondition(intervention)
+    plan.check(condition)
+    return plan.run(condition, observer)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,13 +212,15 @@ def sequence_log_likelihood(
     *,
     batch_size: int = 16,
     intervention: MaskSinks | None = None,
+    compression: Compress | None = None,
     observer: Observer | None = None,
 ) -> list[AnswerLikelihood]:
     """log p(answer | prompt) of an autoregressive model for each pair of token ids, in the order given.
 
     An intervention acts as on `perplexity`, the prompt being the prefix: as published, an answer's first token is
     predicted by the unmasked prompt, and from the second on keys are cut. Answers of one token lose nothing then;
-    where all are, that is refused.
+    where all are, that is refused. Keys are dropped from the cache after the prompt, so what was dropped is still there
+    for the first token too.
 
     Raises `UserError` before any work, see `perplexity`.
     """
@@ -231,13 +234,15 @@ def sequence_log_likelihood(
                 raise UserError(f"{name} {number} is empty; give at least one token")
     # The draws of a control depend on the prompt alone, as when it is continued by `decode`.
     passages = [Passage(given=given, scored=scored, seed=prompt_seeds([given], 0)[0]) for given, scored in pairs]
-    check_passages(model, passages, batch_size, intervention)
+    condition = KeysCondition(intervention, compression)
+    check_passages(model, passages, batch_size, condition)
     warn_beyond_training(model, [passage.length for passage in passages])
     readings: dict[int, Reading] = {}
-    for numbers, some in read(model, passages, batch_size=batch_size, intervention=intervention):
-        readings.update(zip(numbers, some, strict=True))
-        if observer is not None:
-            observer(len(readings))
+    with watched_for(model, compression):
+        for numbers, some in read(model, passages, condition, batch_size=batch_size):
+            readings.update(zip(numbers, some, strict=True))
+            if observer is not None:
+                observer(len(readings))
     return [_answer(readings[number]) for number in range(len(pairs))]
 
 

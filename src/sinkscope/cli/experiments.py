@@ -1,0 +1,248 @@
+"""`sinkscope ablate` and `sinkscope compress`: what it costs to mask sinks, or to drop keys, beside a control.
+
+Both ask any measure of any language model; one masks while another's keys may be dropped, and the other way round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import typer
+
+from sinkscope.cli.choices import CACHES, MAX_EXAMPLE_TOKENS, MEASURES, WINDOW
+from sinkscope.cli.grids import (
+    Findings,
+    KeepingOptions,
+    grid_progress,
+    laying_out,
+    print_findings,
+    say_next,
+    write_findings,
+)
+from sinkscope.cli.groups import OptionGroup, add_command, option_name
+from sinkscope.cli.keys_options import MaskingOptions, OneDropping, OneMasking, VariedDropping, VariedMasking
+from sinkscope.cli.options import (
+    MOST,
+    BatchSize,
+    Device,
+    Dtype,
+    Json,
+    ModelNames,
+    Revision,
+    limit_option,
+    names,
+    numbers,
+    open_model,
+    whole_numbers,
+)
+from sinkscope.errors import UserError
+from sinkscope.seeds import MOST_SEED
+
+if TYPE_CHECKING:
+    from sinkscope.evaluation import KeysMeasure, MeasureOptions
+    from sinkscope.families import Model
+
+_CACHE = "dual"
+_HEEDED = MappingProxyType(
+    {name: name for name in ("seed", "max_example_tokens", "texts", "window", "lengths", "depths")}
+    | {"cache": "blocks", "block_length": "blocks"}
+)
+"""Options by what a measure heeds."""
+Tasks = Annotated[list[str], typer.Option(metavar="NAME,...", help=f"{', '.join(MEASURES)}.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredOptions(OptionGroup):
+    """What is asked of the models, and on which examples."""
+
+    panel: ClassVar[str] = "What is measured"
+
+    task: Tasks
+    limit: Annotated[int, limit_option("Examples of each task.")] = 200
+    seed: Annotated[int | None, typer.Option(min=0, max=MOST_SEED, help="Seed of the examples; 0 if left out.")] = None
+    max_example_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, max=MOST, help=f"Tokens that an example's text may take; {MAX_EXAMPLE_TOKENS} if left out."),
+    ] = None
+    texts: Annotated[
+        str | None, typer.Option(help="Texts of perplexity and infilling: little, prose, reactions, or a FILE.")
+    ] = None
+    window: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=MOST, help=f"Tokens of a text read together; {WINDOW} if left out. 4/5 of them are the context."
+        ),
+    ] = None
+    lengths: Annotated[list[str] | None, typer.Option(metavar="256,...", help="Of needle's texts, in tokens.")] = None
+    depths: Annotated[list[str] | None, typer.Option(metavar="0,0.5,1", help="Where the needle is, 0 first.")] = None
+    cache: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Block cache of a diffusion model, where keys are dropped: {' or '.join(CACHES)}; {_CACHE} if left out."
+        ),
+    ] = None
+    block_length: Annotated[
+        int | None, typer.Option(min=1, max=MOST, help="Of a diffusion model's blocks, where keys are dropped.")
+    ] = None
+    batch_size: BatchSize = 16
+
+    def __post_init__(self) -> None:
+        if self.cache is not None and self.cache not in CACHES:
+            raise UserError(f"--cache must be one of {', '.join(CACHES)}, got {self.cache!r}")
+        whole_numbers("--lengths", self.lengths), numbers("--depths", self.depths)
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Names of the measures."""
+        return names("--task", self.task)
+
+    def options(self, *, cached: bool, when: str | None) -> MeasureOptions:
+        """What is measured on. Raises `UserError` for an option that no task heeds."""
+        from sinkscope.evaluation import BlockCaching, Examples, MeasureOptions
+
+        made = MeasureOptions(
+            examples=Examples(
+                n=self.limit,
+                seed=self.seed or 0,
+                max_example_tokens=self.max_example_tokens or MAX_EXAMPLE_TOKENS,
+                texts=self.texts,
+                batch_size=self.batch_size,
+            ),
+            cached=cached,
+            when=when,
+            window=self.window or WINDOW,
+            lengths=whole_numbers("--lengths", self.lengths) or None,
+            depths=numbers("--depths", self.depths) or None,
+            blocks=BlockCaching(cache=self.cache or _CACHE, length=self.block_length),
+        )
+        self._check_heeded(cached)
+        return made
+
+    def _check_heeded(self, cached: bool) -> None:
+        from sinkscope.evaluation.measures import heeded
+
+        for option, heeds in _HEEDED.items():
+            if getattr(self, option) in (None, []):
+                continue
+            if heeds == "blocks" and not cached:
+                raise UserError(f"{option_name(option)} is of caches, and no keys are dropped here (--drop); leave it out")
+            if not any(heeds in heeded(task, self.texts) for task in self.tasks):
+                raise UserError(
+                    f"{option_name(option)} does nothing for --task {', '.join(self.tasks)}; leave it out, or name a "
+                    "task that heeds it"
+                )
+
+    def check_models(self, models: Sequence[Model]) -> None:
+        """Raise `UserError` for an option that none of these models heeds."""
+        for option, heeds in _HEEDED.items():
+            if heeds == "blocks" and getattr(self, option) is not None:
+                if not any(model.family.bidirectional for model in models):
+                    there = ", ".join(model.name for model in models)
+                    raise UserError(
+                        f"{option_name(option)} is for block caches of diffusion models, and {there} has none; leave "
+                        "it out"
+                    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpeningOptions(OptionGroup):
+    """How the models are loaded."""
+
+    panel: ClassVar[str] = "How models are loaded"
+
+    dtype: Dtype = None
+    device: Device = None
+    revision: Revision = None
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands."""
+    add_command(app, "ablate", _ablate)
+    add_command(app, "compress", _compress)
+
+
+def _ablate(
+    model_names: ModelNames,
+    varied: VariedMasking,
+    masking: MaskingOptions,
+    dropping: OneDropping,
+    measured: MeasuredOptions,
+    keeping: KeepingOptions,
+    opening: OpeningOptions,
+    as_json: Json = False,
+) -> None:
+    """Mask sinks and controls while models work, and compare."""
+    from sinkscope.experiments import masking as experiment
+
+    compression = dropping.compression()
+    grid = varied.grid(masking.masking(), compression)
+    options = measured.options(cached=compression is not None, when=dropping.when)
+    say = _Saying(experiment, experiment.read_maskings, "--ablation", as_json)
+    _run(model_names, measured, options, keeping, opening, say, lambda *given: experiment.ablate(given[0], grid, *given[1:]))
+
+
+def _compress(
+    model_names: ModelNames,
+    dropping: VariedDropping,
+    masking: OneMasking,
+    measured: MeasuredOptions,
+    keeping: KeepingOptions,
+    opening: OpeningOptions,
+    as_json: Json = False,
+) -> None:
+    """Drop keys from the cache while models work, by several scorers, and compare with random keys."""
+    from sinkscope.experiments import eviction as experiment
+
+    grid = dropping.grid(masking.intervention())
+    options = measured.options(cached=True, when=dropping.when)
+    say = _Saying(experiment, experiment.read_evictions, "--compression", as_json)
+    _run(
+        model_names, measured, options, keeping, opening, say,
+        lambda *given: experiment.compress_caches(given[0], grid, *given[1:]),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Saying:
+    """How an experiment, a module of `sinkscope.experiments`, tells what it found."""
+
+    experiment: Any
+    read: Callable[[Any], Sequence[Any]]
+    figure: str
+    as_json: bool
+
+    def say(self, cells: Sequence[Any], notes: Sequence[str], keeping: KeepingOptions) -> None:
+        """On standard output and, with the cells of earlier grids in the folder too, in files."""
+        if keeping.out is not None:
+            write_findings(keeping.out, Findings.of(self.experiment, self.read(keeping.out), notes))
+        print_findings(Findings.of(self.experiment, cells, notes), self.as_json)
+        say_next(keeping.out, self.figure, self.as_json)
+
+
+def _run(
+    model_names: Sequence[str],
+    measured: MeasuredOptions,
+    options: MeasureOptions,
+    keeping: KeepingOptions,
+    opening: OpeningOptions,
+    saying: _Saying,
+    run: Callable[..., Sequence[Any]],
+) -> None:
+    """Load models, lay out measures, run a grid and say what it found."""
+    from sinkscope.evaluation import find_measures
+
+    find = find_measures(measured.tasks, options)  # before a model is loaded for nothing
+    with keeping.told_at_interrupt():
+        models = [
+            open_model(name, opening.dtype, opening.device, opening.revision) for name in dict.fromkeys(model_names)
+        ]
+        measured.check_models(models)
+        with laying_out(saying.as_json, f"laying out {measured.limit} examples of each task"):
+            measures: list[KeysMeasure] = [make(model) for model in models for make in find]
+        with grid_progress(saying.as_json) as observer:
+            cells = run(measures, keeping.kept(), observer)
+    notes = [f"{one.task}: {note}" for one in measures for note in one.notes]
+    saying.say(cells, notes, keeping)

@@ -1,0 +1,293 @@
+"""When keys are dropped, and how questions are answered then.
+
+- "context": the context is read and compressed in a pass of its own, before the question is seen, so nothing that
+  follows has seen what was dropped; autoregressive models. The same as `compress_prefix` and a generation after it, a
+  batch of contexts at a time. Padding lies before shorter contexts and between them and shorter questions.
+- "prompt": context and question are read together and compressed then, as published; the first token of the answer
+  still comes from the whole cache. Autoregressive models.
+- "decode": whenever a layer holds more than `prune_after` keys, while the answer is written. Autoregressive models.
+- "block": in a diffusion model's block cache, after each block's first pass.
+
+Answers without a point are generated without looking at any cache.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import torch
+
+from sinkscope.attention import GROUPS, NOT_COUNTED
+from sinkscope.compression import Compress
+from sinkscope.compression.cache import windows_of
+from sinkscope.decoding import Decoding, run
+from sinkscope.decoding.autoregressive import decode_canvas
+from sinkscope.decoding.canvas import Canvas, lay_out
+from sinkscope.decoding.compressing import prefix_of
+from sinkscope.decoding.coupling import takes_padding
+from sinkscope.decoding.forward import Forward
+from sinkscope.decoding.generation import Settings, check_prompts
+from sinkscope.decoding.intervening import Removed
+from sinkscope.decoding.sampling import prompt_seeds
+from sinkscope.decoding.step import Step
+from sinkscope.errors import UserError
+from sinkscope.evaluation.cache_stats import Meter, Metered, fresh_cache
+from sinkscope.evaluation.conditions import KeysCondition
+from sinkscope.evaluation.inputs import batches, padded_batches
+from sinkscope.families import Model
+from sinkscope.interventions import MaskSinks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """Token ids of one example. Nothing may be context, something is asked."""
+
+    context: list[int]
+    asked: list[int]
+
+    @property
+    def prompt(self) -> list[int]:
+        """The whole of it."""
+        return self.context + self.asked
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Answers:
+    """Of a batch."""
+
+    generated: torch.Tensor
+    """(batch, position) token ids"""
+    removed: Removed | None
+    """What an intervention took away, (1,), over all rows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answering(ABC):
+    """Answers questions of one model, with keys masked and dropped. The meter looks at caches and counts tokens."""
+
+    model: Model
+    settings: Settings
+    intervention: MaskSinks | None = None
+    compression: Compress | None = None
+    meter: Meter = field(default_factory=Meter)
+
+    @abstractmethod
+    def check(self, questions: Sequence[Question]) -> None:
+        """Raise `UserError` for what can't be done to these."""
+
+    def batches(self, questions: Sequence[Question], batch_size: int) -> Iterator[list[int]]:
+        """Numbers of questions to answer together."""
+        return padded_batches(self.model, [len(one.prompt) for one in questions], batch_size)
+
+    @abstractmethod
+    def answers(self, questions: Sequence[Question]) -> Answers:
+        """What is generated for a batch."""
+
+
+class Unmetered(Answering):
+    """In the decoding loop, without looking at the cache."""
+
+    def check(self, questions: Sequence[Question]) -> None:
+        prompts = [one.prompt for one in questions]
+        check_prompts(self.model, prompts, self.settings, self.intervention, self.compression)
+
+    def answers(self, questions: Sequence[Question]) -> Answers:
+        prompts = [one.prompt for one in questions]
+        removed: Removed | None = None
+        for step in run(
+            self.model, prompts, self.settings, intervention=self.intervention, compression=self.compression
+        ):
+            removed = step.add_to(removed)
+        start = len(prefix_of(self.compression)) + max(map(len, prompts))
+        return Answers(generated=step.canvas[:, start:], removed=None if removed is None else removed.whole())
+
+
+class _Looped(Answering):
+    """With the whole prompt in one of the decoding loops."""
+
+    def check(self, questions: Sequence[Question]) -> None:
+        prompts, metered = [one.prompt for one in questions], Metered(compress=self.compression)
+        check_prompts(self.model, prompts, self.settings, self.intervention, metered)
+
+    def answers(self, questions: Sequence[Question]) -> Answers:
+        prompts, metered = [one.prompt for one in questions], Metered(compress=self.compression)
+        lengths = torch.tensor([len(prompt) for prompt in prompts])
+        removed: Removed | None = None
+        for step in run(self.model, prompts, self.settings, intervention=self.intervention, compression=metered):
+            self.meter.tokens += int(step.committed.sum())
+            removed = step.add_to(removed)
+            self.look(step, metered, lengths)
+        self.look_at_end(step, metered, lengths)
+        generated = step.canvas[:, int(lengths.max()) :]
+        return Answers(generated=generated, removed=None if removed is None else removed.whole())
+
+    def look(self, step: Step, metered: Metered, lengths: torch.Tensor) -> None:
+        """After a step."""
+
+    def look_at_end(self, step: Step, metered: Metered, lengths: torch.Tensor) -> None:
+        """After the last step."""
+
+
+class _AfterPrompt(_Looped):
+    def look(self, step: Step, metered: Metered, lengths: torch.Tensor) -> None:
+        if step.index == 0:
+            self.meter.look(metered.caches[-1].layers, lengths)
+
+
+class _WhileDecoding(_Looped):
+    def look_at_end(self, step: Step, metered: Metered, lengths: torch.Tensor) -> None:
+        # The last token was never fed; rows that ended early carry padding, which counts as theirs here.
+        self.meter.look(metered.caches[-1].layers, lengths + step.index)
+
+
+class _InBlocks(_Looped):
+    def look(self, step: Step, metered: Metered, lengths: torch.Tensor) -> None:
+        first, last = step.queries
+        if not metered.blocks or last - first == step.canvas.shape[1]:
+            return
+        # The first pass over the cache of a block.
+        padding = int(lengths.max()) - lengths
+        self.meter.look(metered.blocks[-1], (step.canvas.shape[1] - (last - first)) - padding)
+        metered.blocks.clear()
+
+
+class _AfterContext(Answering):
+    def check(self, questions: Sequence[Question]) -> None:
+        check_prompts(self.model, [one.prompt for one in questions], self.settings, self.intervention)
+        if self.intervention is not None and self.intervention.clean_copy:
+            raise UserError("a clean copy would not have the context in its cache; use detect_from='masked'")
+        if self.compression is not None:
+            self.compression.check(self.model, [len(one.context) for one in questions])
+
+    def batches(self, questions: Sequence[Question], batch_size: int) -> Iterator[list[int]]:
+        """Padding between context and question would move sliding windows, so questions are of one length there; for a
+        network that takes no padding both are."""
+        contexts, asked = [len(one.context) for one in questions], [len(one.asked) for one in questions]
+        if not takes_padding(self.model):
+            alike: list[object] = list(zip(contexts, asked, strict=True))
+        else:
+            windows = any(window is not None for window in windows_of(self.model))
+            alike = [length if windows else 0 for length in asked]
+        return batches([len(one.prompt) for one in questions], batch_size, alike)
+
+    def answers(self, questions: Sequence[Question]) -> Answers:
+        model, settings, compress = self.model, self.settings, self.compression
+        assert isinstance(settings, Decoding)
+        contexts, asked = [one.context for one in questions], [one.asked for one in questions]
+        cache = fresh_cache(model, compress, prompt_seeds(contexts, 0 if compress is None else compress.seed))
+        read = lay_out(model, contexts, 0, model.family.pad_token_id)
+        width = read.tokens.shape[1]
+        with torch.no_grad():
+            asks = torch.where(read.real, GROUPS.index("prompt"), NOT_COUNTED)
+            Forward(model, read)(read.tokens, (0, width), (width - 1, width), asks, cache)
+        self.meter.look(cache.layers, read.real.sum(-1))
+        sampling = prompt_seeds([one.prompt for one in questions], settings.seed)
+        canvas = _joined(read, lay_out(model, asked, settings.max_new_tokens, model.family.pad_token_id))
+        removed: Removed | None = None
+        for step in decode_canvas(model, canvas, width, settings, sampling, cache, self.intervention):
+            self.meter.tokens += int(step.committed.sum())
+            removed = step.add_to(removed)
+        generated = step.canvas[:, width + max(map(len, asked)) :]
+        return Answers(generated=generated, removed=None if removed is None else removed.whole())
+
+
+def _joined(first: Canvas, second: Canvas) -> Canvas:
+    """The columns of one canvas after those of another; all before what is generated counts as prompt."""
+    return Canvas(
+        tokens=torch.cat([first.tokens, second.tokens], dim=1),
+        real=torch.cat([first.real, second.real], dim=1),
+        prompt_length=first.tokens.shape[1] + second.prompt_length,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvictionPoint:
+    """One moment at which keys are dropped."""
+
+    name: str
+    about: str
+    bidirectional: bool
+    """Which models it is for."""
+    answering: type[Answering]
+    compress_when: str = "prompt"
+    """What `Compress.when` is."""
+    caution: str | None = None
+    """What to know before believing its numbers."""
+
+
+EVICTION_POINTS: Mapping[str, EvictionPoint] = MappingProxyType(
+    {
+        point.name: point
+        for point in (
+            EvictionPoint(
+                name="context",
+                about="the context, before the question is read",
+                bidirectional=False,
+                answering=_AfterContext,
+            ),
+            EvictionPoint(
+                name="prompt",
+                about="context and question, after both were read",
+                bidirectional=False,
+                answering=_AfterPrompt,
+                caution="the first token of every answer comes from the whole cache (--when prompt)",
+            ),
+            EvictionPoint(
+                name="decode",
+                about="whenever there are more than --prune-after keys",
+                bidirectional=False,
+                answering=_WhileDecoding,
+                compress_when="decode",
+            ),
+            EvictionPoint(
+                name="block",
+                about="a diffusion model's block cache, after each block's first pass",
+                bidirectional=True,
+                answering=_InBlocks,
+                caution="what each block's first pass commits comes from the whole cache (--when block)",
+            ),
+        )
+    }
+)
+"""By name."""
+
+
+def points_for(model: Model, points: Sequence[str] = tuple(EVICTION_POINTS)) -> tuple[str, ...]:
+    """Those of some points that a model has, its own first."""
+    return tuple(one for one in points if EVICTION_POINTS[one].bidirectional == model.family.bidirectional)
+
+
+def point_for(model: Model, when: str | None, points: Sequence[str]) -> EvictionPoint:
+    """The point called `when`, one of `points`; without one the model's own. Raises `UserError` for a model that it is
+    not for, and for one without a cache."""
+    if not model.family.has_cache:
+        raise UserError(
+            f"{model.name} is a masked language model without a key-value cache, so there are no keys to drop; "
+            "take an autoregressive or a diffusion model"
+        )
+    there = points_for(model, points)
+    if when in there or (when is None and there):
+        return EVICTION_POINTS[when or there[0]]
+    kind = "sees in both directions" if model.family.bidirectional else "is autoregressive and has no block cache"
+    if when is not None and EVICTION_POINTS[when].bidirectional == model.family.bidirectional:
+        kind = "is asked for something else here"
+    advice = f"use {', '.join(there)}" if there else "nothing can be dropped from what is measured here"
+    raise UserError(
+        f"{model.name} ({model.family.name}) {kind}: {'dropping' if when is None else f'--when {when}'} is not for it, "
+        f"{advice}"
+    )
+
+
+def answering(model: Model, settings: Settings, condition: KeysCondition, meter: Meter) -> Answering:
+    """How questions are answered under a condition."""
+    kind = Unmetered if condition.point is None else EVICTION_POINTS[condition.point].answering
+    return kind(
+        model=model,
+        settings=settings,
+        intervention=condition.intervention,
+        compression=condition.compression,
+        meter=meter,
+    )

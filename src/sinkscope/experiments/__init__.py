@@ -1,0 +1,5 @@
+"""Experiments: which conditions belong together, what their control is, and what is said of them.
+
+`masking` sets sinks against other keys, `eviction` scorers against random keys, `patches` ways to choose patches
+against random ones. All run on `grids`.
+"""
