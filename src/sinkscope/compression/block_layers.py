@@ -3,7 +3,7 @@
 The block's full pass fills it; as soon as the layer's attention is done the kept keys are chosen and the others freed,
 before the next layer has any. From then on every pass attends to the kept context, followed by the columns that it
 computed anew: the block's own, and with a `prefix` cache the later ones. To the network the layer is as wide as the
-canvas; the mask is narrowed to the keys that are there (`attention.holding`), so layers, heads and rows may hold
+canvas; the mask is narrowed to the keys that are there (`attention.evicting`), so layers, heads and rows may hold
 different ones. A layer from which nothing is dropped is the plain block cache, bit for bit.
 """
 
@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from sinkscope.attention.holding import hand_over, narrowed
-from sinkscope.attention.places import Places
+from sinkscope.attention.evicting import KeyIndex, register_layer
 from sinkscope.compression.budgets import Budget
 from sinkscope.compression.choosing import EMPTY, choose_kept
 from sinkscope.compression.dropping import (
@@ -131,7 +130,7 @@ class DroppingBlockLayer(HeldLayer):  # type: ignore[no-untyped-call]
 
 
 class BlockHolding:
-    """What a layer holds, in the middle of a pass too. Implements `attention.holding.Holder`."""
+    """What a layer holds, in the middle of a pass too. Implements `attention.evicting.EvictingLayer`."""
 
     def __init__(self, rules: BlockRules, place: BlockPlace) -> None:
         self.rules = rules
@@ -143,18 +142,18 @@ class BlockHolding:
         self._attended = False
 
     @property
-    def wants_received(self) -> bool:
+    def needs_received(self) -> bool:
         return self.rules.scorer.needs_received
 
     @property
-    def places(self) -> Places | None:
+    def index(self) -> KeyIndex | None:
         """Where the keys stand: the kept context, then the columns that are fed; None while nothing was dropped."""
         if self.kept is None:
             return None
         batch, kv_heads, _ = self.kept.columns.shape
         fed = torch.arange(*self._place.fed, device=self.kept.columns.device, dtype=torch.int32)
         columns = torch.cat([self.kept.columns, fed.expand(batch, kv_heads, -1)], dim=-1)
-        return Places(columns, self._place.width)
+        return KeyIndex(columns, self._place.width)
 
     def add(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Take new keys and values (batch, kv_head, query, head_dim); returns all that the pass attends to."""
@@ -164,16 +163,16 @@ class BlockHolding:
         else:
             keys, values = self.whole.update(keys, values)
         if self.kept is not None or not self._attended:
-            hand_over(keys, self)
+            register_layer(keys, self)
         return keys, values
 
-    def narrow(self, mask: torch.Tensor | None, queries: int) -> torch.Tensor | None:
+    def gather_mask(self, mask: torch.Tensor | None, queries: int) -> torch.Tensor | None:
         """The mask at the keys that are there. Without one no row is padded, so all rows keep as many keys."""
         del queries
-        places = self.places
-        return mask if mask is None or places is None else narrowed(mask, places, self.rules.heads)
+        index = self.index
+        return mask if mask is None or index is None else index.gather_mask(mask, self.rules.heads)
 
-    def attended(self, query: torch.Tensor, scale: float, received: torch.Tensor | None) -> None:
+    def on_attention(self, query: torch.Tensor, scale: float, received: torch.Tensor | None) -> None:
         """After the full pass: drop what is due of the context."""
         if self._attended:
             return
@@ -183,7 +182,7 @@ class BlockHolding:
         columns = torch.cat([torch.arange(start), torch.arange(stop, place.width)]).to(query.device)
         counts = self.rules.due(real[:, columns])
         if counts is not None:
-            context = self._context(columns, real, received if self.wants_received else None)
+            context = self._context(columns, real, received if self.needs_received else None)
             self.kept = self.rules.drop(context, place, counts, query[:, :, place.start : place.stop], scale)
             self.whole.keys = self.whole.values = None
 

@@ -1,7 +1,7 @@
 """A layer of transformers' `Cache` that drops keys.
 
 To the network it is as long as the whole sequence: positions are counted and masks are made as if nothing had been
-dropped. The attention function then narrows each layer's mask to the keys that are there (`attention.holding`), so
+dropped. The attention function then narrows each layer's mask to the keys that are there (`attention.evicting`), so
 layers and heads may hold different keys, several tokens fed at once never see later ones, and sliding windows slide
 over positions, not over slots. Until something is dropped masks pass through untouched, and a run is the plain run bit
 for bit.
@@ -13,8 +13,7 @@ from dataclasses import replace
 import torch
 from transformers.cache_utils import CacheLayerMixin
 
-from sinkscope.attention.holding import hand_over, narrowed, newest_real
-from sinkscope.attention.places import Places
+from sinkscope.attention.evicting import KeyIndex, newest_real, register_layer
 from sinkscope.compression.choosing import EMPTY
 from sinkscope.compression.dropping import Contents, LayerRules, never_attended
 from sinkscope.errors import UserError
@@ -89,7 +88,7 @@ class DroppingLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
 
 
 class Holding:
-    """What a layer holds, in the middle of a pass too. Implements `attention.holding.Holder`."""
+    """What a layer holds, in the middle of a pass too. Implements `attention.evicting.EvictingLayer`."""
 
     def __init__(self, rules: LayerRules, seeds: Sequence[int], window: int | None) -> None:
         self.rules = rules
@@ -115,13 +114,13 @@ class Holding:
         return 0 if self.contents is None else self.contents.real.shape[1]
 
     @property
-    def wants_received(self) -> bool:
+    def needs_received(self) -> bool:
         return self.rules.scorer.needs_received
 
     @property
-    def places(self) -> Places | None:
+    def index(self) -> KeyIndex | None:
         """Where the keys stand; None while nothing was dropped."""
-        return None if self.whole or self.contents is None else Places(self.contents.columns, self.width)
+        return None if self.whole or self.contents is None else KeyIndex(self.contents.columns, self.width)
 
     def add(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Append new keys and values (batch, kv_head, query, head_dim) and hand all over to the attention function."""
@@ -138,10 +137,10 @@ class Holding:
             # The network's own tensors may be views of larger ones.
             keys, values = keys.clone(), values.clone()
         self.under_way = keys, values
-        hand_over(keys, self)
+        register_layer(keys, self)
         return keys, values
 
-    def narrow(self, mask: torch.Tensor | None, queries: int) -> torch.Tensor | None:
+    def gather_mask(self, mask: torch.Tensor | None, queries: int) -> torch.Tensor | None:
         """Place the new keys, and take the mask at the keys that are there."""
         self._place(mask, queries)
         assert self.contents is not None
@@ -151,14 +150,14 @@ class Holding:
             if queries == 1 and not self._gaps:
                 return None
             mask = _causal(self.width, queries, self.contents.keys.device)
-        return narrowed(mask, Places(self.contents.columns, self.width), self.rules.heads)
+        return KeyIndex(self.contents.columns, self.width).gather_mask(mask, self.rules.heads)
 
-    def attended(self, query: torch.Tensor, scale: float, received: torch.Tensor | None) -> None:
+    def on_attention(self, query: torch.Tensor, scale: float, received: torch.Tensor | None) -> None:
         """Count what was received, drop what is due, and keep the queries that a scorer will ask for."""
         assert self.contents is not None
         scorer = self.rules.scorer
         if scorer.needs_received and received is not None:
-            at_keys = received if self.places is None else self.places.taken(received)
+            at_keys = received if self.index is None else self.index.gather(received)
             self.contents = self.contents.counted(at_keys)
         if scorer.needs_queries:
             self.contents = self.contents.asked(query)
