@@ -13,7 +13,7 @@ How the parts fit, for whoever builds on them:
 - `scorers/`: a `Scorer` is a frozen dataclass with `importance(cached: CachedLayer) -> (batch, kv_head, key)` float32,
   the lowest dropped first. It states what it needs (`needs_queries`, `needs_received`, `needs_rotation`, and how many
   queries it `remembers`); whoever can't give that must refuse before any work. By name: `SCORERS`, `make_scorer`. A new
-  scorer is one new file. `Protect` wraps one.
+  scorer is one class. `Protect` wraps one.
 - `budgets.py`: a `Budget` says how many of a row's n real keys stay in a layer, `kept(n, layer)`; `as_budget` takes
   ratios and numbers of tokens.
 - `choosing.py`: `choose_kept(importance, real, counts)` -> the slots that stay, (batch, kv_head, slot). Pure.
@@ -36,7 +36,6 @@ from sinkscope.compression.cache import CompressedCache
 from sinkscope.compression.choosing import EMPTY, choose_kept
 from sinkscope.compression.filling import compress_cache
 from sinkscope.compression.prefix import Prefix, compress_prefix
-from sinkscope.compression.protecting import Protect
 from sinkscope.compression.saved import load_prefix, save_prefix
 from sinkscope.compression.scorers import (
     SCORERS,
@@ -45,6 +44,7 @@ from sinkscope.compression.scorers import (
     HighKeyNorm,
     KeyDiff,
     KeyNorm,
+    Protect,
     Random,
     ReceivedAttention,
     Rotation,

@@ -14,7 +14,7 @@ import torch
 from sinkscope.compression.budgets import Budget
 from sinkscope.compression.choosing import EMPTY, choose_kept
 from sinkscope.compression.scorers import CachedLayer, Rotation, Scorer
-from sinkscope.compression.scorers.asking import last_real, taken
+from sinkscope.compression.scorers.by_query import at_queries, last_real
 from sinkscope.errors import UserError
 
 
@@ -74,7 +74,9 @@ class Contents:
         if not count or self.queries is None or self.query_columns is None:
             return replace(self, queries=None, query_columns=None)
         latest = last_real(self.query_columns != EMPTY, count)
-        return replace(self, queries=taken(self.queries, latest), query_columns=self.query_columns.gather(-1, latest))
+        return replace(
+            self, queries=at_queries(self.queries, latest), query_columns=self.query_columns.gather(-1, latest)
+        )
 
     def latest(self, slots: int) -> Contents:
         """With the last slots alone. Columns are distinct and ascend, so that a slot with n others to its right stands

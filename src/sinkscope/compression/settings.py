@@ -22,10 +22,9 @@ from sinkscope.compression.blocks import CompressedBlocks
 from sinkscope.compression.budgets import Budget, as_budget, read_budget
 from sinkscope.compression.cache import CompressedCache, windows_of
 from sinkscope.compression.dropping import check_protected
-from sinkscope.compression.protecting import Protect
 from sinkscope.compression.rotation import rotation_of
-from sinkscope.compression.scorers import KeyNorm, Scorer, make_scorer
-from sinkscope.compression.scorers.registry import check_whole
+from sinkscope.compression.scorers import KeyNorm, Protect, Scorer, make_scorer
+from sinkscope.compression.scorers.base import check_whole
 from sinkscope.compression.seeds import row_seeds
 from sinkscope.decoding.settings import require_one_of
 from sinkscope.errors import UserError
