@@ -14,7 +14,7 @@ import torch
 from transformers import Cache
 
 from sinkscope.attention import GROUPS, NOT_COUNTED
-from sinkscope.compression.cache import windows_of
+from sinkscope.compression.networks import windows_of
 from sinkscope.decoding import Decoding
 from sinkscope.decoding.autoregressive import decode_canvas
 from sinkscope.decoding.canvas import Canvas, lay_out
