@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sinkscope.attention import Collect as Collect
-    from sinkscope.attention import asking as asking
+    from sinkscope.attention import label_queries as label_queries
     from sinkscope.attention import watch as watch
     from sinkscope.compression import Compress as Compress
     from sinkscope.compression import Prefix as Prefix
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from sinkscope.trace import record as record
 
 _NAMES = {
-    "attention": ("Collect", "asking", "watch"),
+    "attention": ("Collect", "label_queries", "watch"),
     "compression": (
         "Compress", "Prefix", "Protect", "SkipLayers", "compress_prefix", "load_prefix", "save_prefix",
     ),

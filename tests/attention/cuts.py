@@ -22,7 +22,7 @@ class Fixed:
 
     what: Cut | None
     weight: torch.Tensor
-    looks: bool = True
+    needs_received: bool = True
     received: torch.Tensor | None = None
     removed: torch.Tensor | None = None
     before: torch.Tensor | None = None
@@ -36,7 +36,7 @@ class Fixed:
         self.before = received()
         return self.what
 
-    def after(self, received: torch.Tensor | None, removed: torch.Tensor | None) -> None:
+    def on_layer_end(self, received: torch.Tensor | None, removed: torch.Tensor | None) -> None:
         self.received, self.removed = received, removed
 
 

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sinkscope.attention import kernels
 from sinkscope.attention.cutting import Cut, attend, current_cutter, cutting
 from sinkscope.attention.function import attention_forward
-from sinkscope.attention.kernels import KERNELS, Attention, Tally
+from sinkscope.attention.kernels import KERNELS, Accumulator, Attention
 from sinkscope.errors import UserError
 
 
@@ -148,7 +148,7 @@ def test_rows_that_lose_nothing_stay_bit_for_bit() -> None:
 
 
 class Nobody:
-    """A tally that looks away."""
+    """A accumulator that looks away."""
 
     def add(self, start: int, stop: int, probabilities: torch.Tensor) -> None: ...
 
@@ -186,15 +186,15 @@ def test_no_map_of_all_queries_and_keys_is_made(gap: float) -> None:
 def test_a_layer_without_a_cut_is_left_to_sdpa(looks: bool) -> None:
     attention, _ = random_attention("boolean", dtype=torch.float32)
     output = torch.randn(3)
-    told: list[Tally | None] = []
+    told: list[Accumulator | None] = []
 
-    def plain(tally: Tally | None) -> torch.Tensor:
-        told.append(tally)
+    def plain(accumulator: Accumulator | None) -> torch.Tensor:
+        told.append(accumulator)
         return output
 
-    cutter = Fixed(None, torch.rand(BATCH, 37), looks=looks)
+    cutter = Fixed(None, torch.rand(BATCH, 37), needs_received=looks)
     assert attend(attention, cutter, plain, None) is output
-    assert [tally is not None for tally in told] == [looks]
+    assert [accumulator is not None for accumulator in told] == [looks]
     assert (cutter.received is not None) == looks
     assert cutter.removed is None
 

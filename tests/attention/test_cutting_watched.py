@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AlbertConfig, AlbertForMaskedLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from sinkscope.attention import GROUPS, Collect, asking, watch
+from sinkscope.attention import GROUPS, Collect, label_queries, watch
 from sinkscope.attention.cutting import Cut, cutting
 from sinkscope.attention.kernels import KERNELS, Attention
 
@@ -23,7 +23,7 @@ class EachLayer:
     def __init__(self, cuts: list[Cut | None]) -> None:
         self.cuts = cuts
         self.received: list[torch.Tensor] = []
-        self.looks = True
+        self.needs_received = True
 
     def weights(self, attention: Attention) -> torch.Tensor:
         queries = attention.query.shape[2]
@@ -33,7 +33,7 @@ class EachLayer:
         assert received().shape == (BATCH, HEADS, attention.key.shape[2])
         return self.cuts[len(self.received)]
 
-    def after(self, received: torch.Tensor | None, removed: torch.Tensor | None) -> None:
+    def on_layer_end(self, received: torch.Tensor | None, removed: torch.Tensor | None) -> None:
         assert received is not None
         assert (removed is None) == (self.cuts[len(self.received)] is None)
         self.received.append(received)
@@ -151,7 +151,7 @@ def test_groups_under_a_cut_add_up() -> None:
     labels = torch.randint(-1, len(GROUPS), (BATCH, LENGTH))
     with eager_under(network, cuts):
         maps = torch.stack(network(tokens, output_attentions=True).attentions)
-    with watch(network, Collect(groups=True)) as watched, asking(labels), cutting(EachLayer(cuts)):
+    with watch(network, Collect(groups=True)) as watched, label_queries(labels), cutting(EachLayer(cuts)):
         network(tokens)
     split = watched.last.by_group
     assert split is not None

@@ -21,7 +21,7 @@ from transformers import (
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from sinkscope.attention import wholeness
+from sinkscope.attention import watching
 from sinkscope.attention.cutting import Cut, cutting
 from sinkscope.attention.watching import watch
 from sinkscope.errors import UserError
@@ -95,7 +95,7 @@ def test_a_compiled_network_is_watched_and_cut(way: Callable[[PreTrainedModel], 
 class _Always:
     """Cuts the same keys in every layer."""
 
-    looks = False
+    needs_received = False
 
     def __init__(self, cut: Cut) -> None:
         self._cut = cut
@@ -106,7 +106,7 @@ class _Always:
     def cut(self, _: Any, __: Any) -> Cut:
         return self._cut
 
-    def after(self, _: Any, __: Any) -> None: ...
+    def on_layer_end(self, _: Any, __: Any) -> None: ...
 
 
 @pytest.mark.parametrize("count", range(5))
@@ -195,10 +195,10 @@ def test_a_pass_out_of_range_is_no_observation(dtype: torch.dtype, remedy: str, 
 
 def test_the_first_module_out_of_range_is_named(tokens: torch.Tensor) -> None:
     network = llama()
-    assert wholeness.first_not_finite(network, lambda: network(tokens)) is None
+    assert watching.first_not_finite(network, lambda: network(tokens)) is None
     network.model.layers[2].self_attn.o_proj.weight[0, 0] = torch.nan
     with watch(network) as watched:
-        named = wholeness.first_not_finite(network, lambda: network.forward(tokens))
+        named = watching.first_not_finite(network, lambda: network.forward(tokens))
         network.model.layers[2].self_attn.o_proj.weight[0, 0] = 0
         network(tokens)
     assert named == "model.layers.2.self_attn.o_proj"

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from oracle import attention_map
 
 from sinkscope.attention.kernels import KERNELS, Attention, probability_chunks
-from sinkscope.attention.statistics import Collect, merge_groups, query_weights
-from sinkscope.attention.tally import LayerTally
+from sinkscope.attention.statistics import Collect, LayerAccumulator, merge_groups, query_weights
 
 # Rounding of a sum of up to some hundred float32 products, and of the inputs of half precision before it: scores of
 # this size carry an error of about 1e-6, probabilities inherit it.
@@ -64,9 +63,11 @@ def test_statistics_and_output_match_float64(
     expected = attention_map(attention.query, attention.key, visible, attention.scale)
     labels = torch.randint(-1, 3, (2, queries))
     weights, sizes = query_weights(labels, 3)
-    tally = LayerTally(attention, 0, Collect(norms=True, entropy=True, map_layers=(0,), map_heads=(4, 1)), weights)
-    output = KERNELS[kernel](attention, tally, lambda: sdpa(attention))
-    layer = tally.finish()
+    accumulator = LayerAccumulator(
+        attention, 0, Collect(norms=True, entropy=True, map_layers=(0,), map_heads=(4, 1)), weights
+    )
+    output = KERNELS[kernel](attention, accumulator, lambda: sdpa(attention))
+    layer = accumulator.finish()
 
     for row in range(2):
         for group in range(3):
@@ -99,15 +100,15 @@ def test_statistics_and_output_match_float64(
 def test_two_pass_returns_sdpa_bit_for_bit() -> None:
     attention, _ = random_attention(2, 3, 5, 37, 37, 11, torch.bfloat16, "padding")
     weights, _ = query_weights(torch.zeros(2, 37, dtype=torch.long), 1)
-    tally = LayerTally(attention, 0, Collect(), weights)
-    assert torch.equal(KERNELS["two-pass"](attention, tally, lambda: sdpa(attention)), sdpa(attention))
+    accumulator = LayerAccumulator(attention, 0, Collect(), weights)
+    assert torch.equal(KERNELS["two-pass"](attention, accumulator, lambda: sdpa(attention)), sdpa(attention))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_one_pass_output_is_as_exact_as_sdpa(dtype: torch.dtype) -> None:
     attention, _ = random_attention(1, 2, 3, 211, 211, 16, dtype, "full")
     weights, _ = query_weights(torch.zeros(1, 211, dtype=torch.long), 1)
-    output = KERNELS["one-pass"](attention, LayerTally(attention, 0, Collect(), weights), lambda: sdpa(attention))
+    output = KERNELS["one-pass"](attention, LayerAccumulator(attention, 0, Collect(), weights), lambda: sdpa(attention))
     probabilities = attention_map(attention.query, attention.key, None, attention.scale)
     exact = torch.einsum("bhqk,bhkd->bqhd", probabilities, attention.value.double().repeat_interleave(3, dim=1))
     ours, theirs = (output.double() - exact).abs().mean(), (sdpa(attention).double() - exact).abs().mean()

@@ -21,7 +21,7 @@ from transformers import (
 )
 from transformers.models.llama.modeling_llama import LlamaAttention
 
-from sinkscope.attention import GROUPS, Collect, asking, watch
+from sinkscope.attention import GROUPS, Collect, label_queries, watch
 from sinkscope.attention.kernels import KERNELS
 from sinkscope.errors import UserError
 from sinkscope.families import Model
@@ -211,7 +211,7 @@ def test_groups_add_up_to_the_whole_and_padding_counts_for_nothing() -> None:
     mask = torch.ones_like(tokens)
     mask[1, :11] = 0
     labels = torch.randint(0, len(GROUPS), (2, 29)).masked_fill(mask == 0, -1)
-    with watch(network, Collect(groups=True)) as watched, asking(labels):
+    with watch(network, Collect(groups=True)) as watched, label_queries(labels):
         network(tokens, attention_mask=mask)
     split, sizes = watched.last.by_group, watched.last.queries
     assert split is not None
@@ -230,7 +230,7 @@ def test_labels_without_a_split_still_leave_out_padding() -> None:
     tokens = torch.randint(0, 101, (1, 17))
     labels = torch.zeros(1, 17, dtype=torch.long)
     labels[0, 5:] = -1
-    with watch(network) as watched, asking(labels):
+    with watch(network) as watched, label_queries(labels):
         network(tokens)
     maps = eager_maps(network, tokens, torch.ones_like(tokens))
     torch.testing.assert_close(watched.received, maps[:, :, :, :5].mean(3), atol=2e-5, rtol=0)
@@ -369,7 +369,7 @@ def test_labels_that_do_not_fit_are_refused() -> None:
         (torch.zeros(1, 12, dtype=torch.long), r"labels have the shape \(1, 12\), this pass has 1 rows of 13 queries"),
         (torch.full((1, 13), 7), "labels must lie between -1 and 4, got 7 to 7"),
     ):
-        with watch(network), asking(labels), pytest.raises(UserError, match=message):
+        with watch(network), label_queries(labels), pytest.raises(UserError, match=message):
             network(tokens)
     with watch(network) as watched, pytest.raises(UserError, match="no layer 7"):
         watched.collect = Collect(map_layers=(7,))

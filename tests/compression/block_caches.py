@@ -14,7 +14,7 @@ from transformers.masking_utils import sdpa_mask
 
 import sinkscope as ss
 from sinkscope.compression import Compress
-from sinkscope.compression.block_layers import DroppingBlockLayer
+from sinkscope.compression.layers import BlockHolding, CompressedLayer
 from sinkscope.decoding import Denoising, Step, denoise
 from sinkscope.decoding.caches import BlockCache
 from sinkscope.families import Model, load_model
@@ -93,9 +93,9 @@ def generated(
     return steps, passes
 
 
-def dropping_layers(cache: BlockCache) -> list[DroppingBlockLayer]:
+def dropping_layers(cache: BlockCache) -> list[CompressedLayer[BlockHolding]]:
     """The layers of a cache that drops keys."""
-    layers = [layer for layer in cache.layers if isinstance(layer, DroppingBlockLayer)]
+    layers = [layer for layer in cache.layers if isinstance(layer, CompressedLayer)]
     assert len(layers) == len(cache.layers)
     return layers
 
@@ -104,11 +104,11 @@ def dropped_from(cache: BlockCache, width: int) -> list[torch.Tensor]:
     """For each layer the real columns whose key is gone, (batch, kv_head, column) boolean; padding counts as gone."""
     gone = []
     for layer in cache.layers:
-        holding = layer.holding if isinstance(layer, DroppingBlockLayer) else None
-        if holding is None or holding.kept is None:
+        holding = layer.holding if isinstance(layer, CompressedLayer) else None
+        if holding is None or holding.contents is None:
             gone.append(torch.zeros(1, 1, width, dtype=torch.bool))
             continue
-        kept, (start, stop) = holding.kept, holding._place.fed
+        kept, (start, stop) = holding.contents, holding._block.fed
         there = torch.zeros(*kept.columns.shape[:2], width + 1, dtype=torch.bool)
         there.scatter_(-1, torch.where(kept.columns < 0, width, kept.columns).long(), True)
         there[..., start:stop] = True

@@ -30,11 +30,11 @@ from sinkscope.compression import (
     PerLayerBudget,
     Protect,
     SkipLayers,
-    block_layers,
+    contents,
     make_scorer,
 )
-from sinkscope.compression.block_layers import BlockHolding
-from sinkscope.compression.dropping import Contents, only_kept
+from sinkscope.compression.contents import Contents, only_kept
+from sinkscope.compression.layers import BlockHolding
 from sinkscope.decoding import Denoising
 from sinkscope.decoding.caches import BlockLayer
 from sinkscope.families import Model
@@ -67,7 +67,7 @@ def dream() -> Model:
 
 def lengths_of(made: PassMade) -> list[int | None]:
     """Slots of the kept context of each layer; None where nothing was dropped."""
-    kept = [layer.holding.kept for layer in dropping_layers(made.cache)]
+    kept = [layer.holding.contents for layer in dropping_layers(made.cache)]
     return [None if one is None else one.keys.shape[2] for one in kept]
 
 
@@ -189,7 +189,7 @@ def test_the_blocks_own_keys_do_not_depend_on_what_is_dropped(gqa: Model, monkey
             self: BlockHolding, keys: torch.Tensor, values: torch.Tensor, tails: list[torch.Tensor] = tails
         ) -> tuple[torch.Tensor, torch.Tensor]:
             together = add(self, keys, values)
-            if self.rules.layer == 0 and self.kept is not None:
+            if self.rules.layer == 0 and self.contents is not None:
                 assert torch.equal(together[0][:, :, -keys.shape[2] :], keys.to(values.dtype))
                 assert torch.equal(together[1][:, :, -keys.shape[2] :], values)
                 tails.append(keys.clone())
@@ -298,7 +298,7 @@ def kept_columns(model: Model, prompts: list[list[int]], cache: str, name: str) 
         return left
 
     with pytest.MonkeyPatch.context() as patch, ss.watch(model):
-        patch.setattr(block_layers, "only_kept", spied)
+        patch.setattr(contents, "only_kept", spied)
         result = ss.generate(model, prompts, settings, compression=Compress(name, 0.5))
     found = []
     for row, prompt in enumerate(prompts):

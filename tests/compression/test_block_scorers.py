@@ -11,7 +11,7 @@ from cached_layers import BATCH, DIM, GROUPS, KEYS, KV_HEADS, made_up
 
 import sinkscope as ss
 from sinkscope.compression import SCORERS, CachedLayer, Compress, Protect, choose_kept, make_scorer
-from sinkscope.compression.block_layers import BlockRules
+from sinkscope.compression.contents import LayerRules
 from sinkscope.families import Model
 
 BEFORE, BLOCK = 8, 5
@@ -121,13 +121,13 @@ def llada() -> Model:
 @pytest.mark.parametrize("cache", ["prefix", "dual"])
 def test_what_a_scorer_is_shown(llada: Model, monkeypatch: pytest.MonkeyPatch, cache: str) -> None:
     shown: list[CachedLayer] = []
-    show = BlockRules._shown
+    show = LayerRules.shown
 
-    def noted(self: BlockRules, *given: Any) -> CachedLayer:
+    def noted(self: LayerRules, *given: Any) -> CachedLayer:
         shown.append(show(self, *given))
         return shown[-1]
 
-    monkeypatch.setattr(BlockRules, "_shown", noted)
+    monkeypatch.setattr(LayerRules, "shown", noted)
     for name in ("sparse-dllm", "received-attention"):
         shown.clear()
         with ss.watch(llada) as watched:
@@ -162,13 +162,13 @@ def test_the_blocks_queries_are_those_of_its_columns(llada: Model, monkeypatch: 
     projected, shown = [], []
     last = llada.network.model.layers[-1].self_attn.q_proj
     hook = last.register_forward_hook(lambda *seen: projected.append(seen[2]))
-    show = BlockRules._shown
+    show = LayerRules.shown
 
-    def noted(self: BlockRules, *given: Any) -> CachedLayer:
+    def noted(self: LayerRules, *given: Any) -> CachedLayer:
         shown.append(show(self, *given))
         return shown[-1]
 
-    monkeypatch.setattr(BlockRules, "_shown", noted)
+    monkeypatch.setattr(LayerRules, "shown", noted)
     try:
         generated(llada, monkeypatch, BLOCKS, Compress("sparse-dllm", 0.5))
     finally:

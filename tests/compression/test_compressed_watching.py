@@ -210,7 +210,7 @@ def rows_of(values: np.ndarray) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
 class OneColumn:
     """Cuts one column from all heads and queries of all layers; remembers what it was shown."""
 
-    looks = True
+    needs_received = True
 
     def __init__(self, column: int) -> None:
         self.column = column
@@ -228,7 +228,7 @@ class OneColumn:
         keys[..., self.column] = True
         return Cut(keys=keys)
 
-    def after(self, received: torch.Tensor | None, removed: torch.Tensor | None) -> None:
+    def on_layer_end(self, received: torch.Tensor | None, removed: torch.Tensor | None) -> None:
         assert received is not None
         assert removed is not None
         self.under.append(received)

@@ -10,7 +10,7 @@ from transformers import DeepseekV3Config, DeepseekV3ForCausalLM, DynamicCache, 
 from transformers.cache_utils import DynamicLayer
 
 import sinkscope as ss
-from sinkscope.attention import holding
+from sinkscope.attention import evicting
 from sinkscope.compression import Compress, Protect, SkipLayers, compress_cache, make_scorer
 from sinkscope.compression.settings import read_compress
 from sinkscope.errors import UserError
@@ -252,10 +252,10 @@ def test_keys_that_attention_never_came_for_are_not_kept_alive(tmp_path: Path) -
     tokens, mask = left_padded((9,))
     cache = Compress().cache(model)
     feed(model.network, cache, tokens, mask, 0, 9)
-    assert holding._waiting == {}
+    assert evicting._waiting == {}
     cache = Compress().cache(model)
     cache.update(torch.zeros(1, 2, 9, 8), torch.zeros(1, 2, 9, 8), 0)
-    assert len(holding._waiting) == 1
+    assert len(evicting._waiting) == 1
     del cache
     gc.collect()
-    assert holding._waiting == {}
+    assert evicting._waiting == {}

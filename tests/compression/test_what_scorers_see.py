@@ -12,7 +12,7 @@ from transformers.models.glm import modeling_glm
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from sinkscope.compression import CachedLayer, Compress, ExpectedAttention, make_scorer
-from sinkscope.compression.rotation import rotation_of
+from sinkscope.compression.networks import rotation_of
 from sinkscope.families import Model, load_model
 
 PASSES = ((0, 17), (17, 21), (21, 22), (22, 26))

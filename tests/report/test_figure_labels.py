@@ -117,7 +117,7 @@ def test_what_was_masked_is_said() -> None:
     assert model_label(sample) == "model-a, top-5 masked"
     assert masked_label({"keys": 1, "control": "random"}) == "random for top-1 masked"
     rule = {"rule": "excess", "epsilon": 3.0, "scale": "sum"}
-    assert masked_label({"keys": rule, "control": None}) == "excess 3.0 sum masked"
+    assert masked_label({"keys": rule, "control": None}) == "excess (epsilon 3, sum) masked"
 
 
 def test_an_unfinished_sample_says_so() -> None:

@@ -1,5 +1,6 @@
 """Each rule against literal rows, a slow recount, and the laws that hold for any row."""
 
+from collections.abc import Callable
 from math import sqrt
 
 import numpy as np
@@ -7,11 +8,12 @@ import pytest
 import xarray as xr
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from sink_samples import LAWS, row
+from sink_samples import LAWS, autoregressive, diffusion, row
 
 from sinkscope.errors import UserError
 from sinkscope.ordering import TOLERANCE
 from sinkscope.sinks import RULES, Excess, First, SinkRule, Threshold, TopK, ZScore, find_sinks, make_rule, mark_sinks
+from sinkscope.sinks.rules import KeyCounts
 
 UNIT = {"percent": 100.0, "mean": 1.0}
 RULES_IN_USE: list[SinkRule] = [
@@ -28,6 +30,7 @@ LOOKING = [rule for rule in RULES_IN_USE if rule.name != "first"]
 """Those that look at attention: the first keys are sinks by their place alone."""
 
 # Multiples of 2^-10 add up without rounding in any order, so no law is lost to the last bit.
+shares_with_gaps = st.lists(st.one_of(st.just(float("nan")), st.floats(0, 1)), min_size=1, max_size=17)
 shares = st.lists(st.integers(0, 64), min_size=5, max_size=17).map(lambda parts: np.array(parts) / 1024)
 
 
@@ -142,33 +145,44 @@ def test_no_z_score_exceeds_the_root_of_n_minus_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("make", "words"),
     [
-        (lambda: Excess(3.0, "mean"), "epsilon 3 on scale 'mean' can never fire, scores differ by at most 1: choose"),
-        (lambda: Excess(1.0, "mean"), "can never fire"),
-        (lambda: Excess(100.0, "percent"), "epsilon 100 on scale 'percent' can never fire, .* at most 100"),
-        (lambda: Excess(-0.1), "at least 0, got -0.1"),
-        (lambda: Excess(float("nan")), "finite number of at least 0, got nan"),
-        (lambda: Excess(1.0, "median"), "unknown scale 'median': use one of sum, percent, mean"),
-        (lambda: ZScore(-1.0), "at least 0, got -1"),
-        (lambda: Threshold(1.0), "0 <= value < 1, got 1"),
-        (lambda: Threshold(-0.2), "got -0.2"),
-        (lambda: TopK(0), "at least 1, got 0"),
-        (
-            lambda: make_rule("biggest"),
-            "unknown sink rule 'biggest': use one of excess, first, threshold, top-k, zscore",
-        ),
-        (lambda: make_rule("zscore", epsilon=3.0), "rule 'zscore' has no parameter 'epsilon': it has k"),
-        (lambda: mark_sinks(row(0.5, 0.3, 0.2), Excess(3.0)), "with 3 keys scores differ by at most 3: choose"),
-        (lambda: mark_sinks(row(0.5, 0.3, 0.2), TopK(4)), "top-k with k 4 needs as many keys in every row, one has 3"),
-        (lambda: mark_sinks(row(0.5).rename(position="key"), TopK(1)), r"needs a dim 'position', .*\('key',\)"),
+        (lambda: Excess(3.0, "mean"), ("epsilon 3", "'mean'", "never", "smaller epsilon or another scale")),
+        (lambda: Excess(100.0, "percent"), ("epsilon 100", "'percent'", "at most 100")),
+        (lambda: Excess(-0.1), ("epsilon", "at least 0", "-0.1")),
+        (lambda: Excess(float("nan")), ("epsilon", "finite", "nan")),
+        (lambda: Excess(1.0, "median"), ("scale 'median'", "sum, percent, mean")),
+        (lambda: ZScore(-1.0), ("k of rule 'zscore'", "at least 0")),
+        (lambda: Threshold(1.0), ("value", "0 <= value < 1")),
+        (lambda: Threshold(-0.2), ("value", "-0.2")),
+        (lambda: TopK(0), ("k of rule 'top-k'", "at least 1")),
+        (lambda: First(1.5), ("k of rule 'first'", "whole number", "1.5")),
+        (lambda: make_rule("biggest"), ("'biggest'", "excess, first, threshold, top-k, zscore")),
+        (lambda: make_rule("zscore", epsilon=3.0), ("'zscore'", "'epsilon'", "it has k")),
+        (lambda: mark_sinks(row(0.5, 0.3, 0.2), Excess(3.0)), ("with 3 keys", "choose")),
+        (lambda: mark_sinks(row(0.5, 0.3, 0.2), TopK(4)), ("top-k with k 4", "one has 3", "smaller k")),
+        (lambda: First(5).refuse(KeyCounts(fewest=4, most=9)), ("'first' with k 5", "one has 4", "smaller k")),
+        (lambda: mark_sinks(row(0.5).rename(position="key"), TopK(1)), ("dim 'position'", "('key',)")),
     ],
 )
-def test_what_can_never_fire_is_refused_in_one_line(make: object, message: str) -> None:
-    assert callable(make)
-    with pytest.raises(UserError, match=message) as raised:
+def test_what_can_never_fire_is_refused_in_one_line(make: Callable[[], object], words: tuple[str, ...]) -> None:
+    with pytest.raises(UserError) as raised:
         make()
     assert "\n" not in str(raised.value)
+    assert all(word in str(raised.value) for word in words)
+
+
+@pytest.mark.parametrize(
+    ("rule", "label"),
+    [
+        (TopK(5), "top-k 5"),
+        (Threshold(0.3), "threshold 0.3"),
+        (ZScore(0.1 + 0.2), "zscore 0.30000000000000004"),
+        (Excess(3.0, "sum"), "excess (epsilon 3, sum)"),
+    ],
+)
+def test_a_rule_has_a_short_label(rule: SinkRule, label: str) -> None:
+    assert rule.label == label
 
 
 def test_just_below_the_limit_a_rule_can_fire() -> None:
@@ -199,3 +213,40 @@ def test_half_precision_is_widened_before_it_is_added() -> None:
     gap = 4096 * (float(values[0]) - (total - float(values[0])) / 4095)
     assert not mark_sinks(received, Excess(gap + 1e-4)).any()
     assert mark_sinks(received, Excess(gap - 1e-4)).sum() == 1
+
+
+def test_the_first_existing_keys_whatever_they_receive() -> None:
+    values = row(np.nan, 0.0, np.nan, 0.7, 0.2, 0.1)
+    assert First().marks(values).values.tolist() == [False, True, False, False, False, False]
+    assert First(2).marks(values).values.tolist() == [False, True, False, True, False, False]
+    assert First(9).marks(values).values.tolist() == [False, True, False, True, True, True]
+
+
+@LAWS
+@given(values=shares_with_gaps, k=st.integers(1, 20), seed=st.integers(0, 99))
+def test_laws_of_the_first_keys(values: list[float], k: int, seed: int) -> None:
+    received = row(*values)
+    marks = First(k).marks(received).values
+    exists = ~np.isnan(values)
+    assert marks.sum() == min(k, exists.sum())
+    assert not marks[~exists].any()
+    assert marks.tolist() == sorted(marks, reverse=True) if exists.all() else True
+    assert np.array_equal(marks[exists], np.arange(exists.sum()) < k)
+    other = received.copy(data=np.where(exists, np.random.default_rng(seed).random(len(values)), np.nan))
+    assert np.array_equal(First(k).marks(other).values, marks), "attention is not looked at"
+
+
+def test_first_keys_of_rows_of_many_dims_are_looked_at_one_by_one() -> None:
+    values = np.random.default_rng(5).random((3, 2, 7))
+    values[1, 0, :4] = np.nan
+    marks = First(2).marks(xr.DataArray(values, dims=("step", "head", "position")))
+    assert marks.dims == ("step", "head", "position")
+    assert np.argwhere(marks.values[1, 0]).flatten().tolist() == [4, 5]
+    assert np.argwhere(marks.values[2, 1]).flatten().tolist() == [0, 1]
+
+
+def test_first_keys_in_recorded_samples() -> None:
+    for sample in (diffusion().sample, autoregressive()):
+        sinks = find_sinks(sample, First(2))
+        assert bool(sinks.isel(position=slice(0, 2)).all())
+        assert not bool(sinks.isel(position=slice(2, None)).any())

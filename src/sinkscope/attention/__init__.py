@@ -4,10 +4,9 @@ Importing this package registers the attention implementation "sinkscope" with t
 """
 
 from sinkscope.attention.function import register
-from sinkscope.attention.queries import GROUPS, NOT_COUNTED, asking
-from sinkscope.attention.statistics import Collect, PassStatistics
+from sinkscope.attention.statistics import GROUPS, NOT_COUNTED, Collect, PassStatistics, label_queries
 from sinkscope.attention.watching import Watched, watch
 
 register()
 
-__all__ = ["GROUPS", "NOT_COUNTED", "Collect", "PassStatistics", "Watched", "asking", "watch"]
+__all__ = ["GROUPS", "NOT_COUNTED", "Collect", "PassStatistics", "Watched", "label_queries", "watch"]

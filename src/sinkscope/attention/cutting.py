@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 import torch
 
-from sinkscope.attention.kernels import Attention, Tally, masked_scores, mixer, probability_chunks
+from sinkscope.attention.kernels import Accumulator, Attention, masked_scores, mixer, probability_chunks
 
 _LEAST_KEPT = 1e-20
 """Below this what is left of a row may have lost digits to underflow, in float32 first."""
@@ -55,12 +55,12 @@ class Cutter(Protocol):
         """
 
     @property
-    def looks(self) -> bool:
+    def needs_received(self) -> bool:
         """Whether it wants to be told what the keys of this pass's layers received."""
 
-    def after(self, received: torch.Tensor | None, removed: torch.Tensor | None) -> None:
-        """Take the layer's received attention (batch, head, column) under the cut, None unless it `looks`, and the
-        attention that was removed, (batch, head, query), None where nothing was cut."""
+    def on_layer_end(self, received: torch.Tensor | None, removed: torch.Tensor | None) -> None:
+        """Take the layer's received attention (batch, head, column) under the cut, None unless it `needs_received`,
+        and the attention that was removed, (batch, head, query), None where nothing was cut."""
 
 
 _cutter: ContextVar[Cutter | None] = ContextVar("sinkscope_cutter", default=None)
@@ -106,52 +106,52 @@ class _Received:
 
 
 class Both:
-    """Several tallies as one."""
+    """Several accumulators as one."""
 
-    def __init__(self, *tallies: Tally) -> None:
-        self._tallies = tallies
+    def __init__(self, *accumulators: Accumulator) -> None:
+        self._accumulators = accumulators
 
     @classmethod
-    def of(cls, *tallies: Tally | None) -> Tally | None:
+    def of(cls, *accumulators: Accumulator | None) -> Accumulator | None:
         """Of those that are there; None where there is none."""
-        there = [tally for tally in tallies if tally is not None]
+        there = [accumulator for accumulator in accumulators if accumulator is not None]
         return cls(*there) if there else None
 
     def add(self, start: int, stop: int, probabilities: torch.Tensor) -> None:
-        for tally in self._tallies:
-            tally.add(start, stop, probabilities)
+        for accumulator in self._accumulators:
+            accumulator.add(start, stop, probabilities)
 
 
 def attend(
     attention: Attention,
     cutter: Cutter,
-    plain: Callable[[Tally | None], torch.Tensor],
-    watching: Tally | None,
+    plain: Callable[[Accumulator | None], torch.Tensor],
+    watching: Accumulator | None,
 ) -> torch.Tensor:
     """The output (batch, query, head, dim) of one layer under a cutter.
 
-    plain: the layer without any cut, tallied if there is somebody to tally. watching: whoever watches the pass.
+    plain: the layer without any cut, seen by an accumulator if there is one. watching: whoever watches the pass.
     """
     cut = cutter.cut(attention, lambda: _received(attention, cutter.weights(attention)))
-    seen = _Received(attention, cutter.weights(attention)) if cutter.looks else None
-    tally = Both.of(watching, seen)
+    seen = _Received(attention, cutter.weights(attention)) if cutter.needs_received else None
+    accumulator = Both.of(watching, seen)
     if cut is None:
-        output, removed = plain(tally), None
+        output, removed = plain(accumulator), None
     else:
-        at_keys = cut if attention.places is None else replace(cut, keys=attention.places.taken(cut.keys))
-        output, removed = _cut_pass(attention, at_keys, tally)
-    cutter.after(None if seen is None else attention.by_column(seen.sums), removed)
+        at_keys = cut if attention.index is None else replace(cut, keys=attention.index.gather(cut.keys))
+        output, removed = _cut_pass(attention, at_keys, accumulator)
+    cutter.on_layer_end(None if seen is None else attention.by_column(seen.sums), removed)
     return output
 
 
 def _received(attention: Attention, weights: torch.Tensor) -> torch.Tensor:
-    tally = _Received(attention, weights)
+    accumulator = _Received(attention, weights)
     for start, stop, probabilities in probability_chunks(attention):
-        tally.add(start, stop, probabilities.detach())
-    return attention.by_column(tally.sums)
+        accumulator.add(start, stop, probabilities.detach())
+    return attention.by_column(accumulator.sums)
 
 
-def _cut_pass(attention: Attention, cut: Cut, tally: Tally | None) -> tuple[torch.Tensor, torch.Tensor]:
+def _cut_pass(attention: Attention, cut: Cut, accumulator: Accumulator | None) -> tuple[torch.Tensor, torch.Tensor]:
     """Output (batch, query, head, dim) and the attention removed, (batch, head, query)."""
     output, mix = mixer(attention)
     shares = []
@@ -163,8 +163,8 @@ def _cut_pass(attention: Attention, cut: Cut, tally: Tally | None) -> tuple[torc
         kept, removed = _shares(probabilities, cut.keys[..., :seen], cut.queries, start, stop)
         # In place where no gradient needs them: fresh memory for every block would cost more than the arithmetic.
         mixing = probabilities.clone() if probabilities.requires_grad else probabilities
-        if cut.values_only and tally is not None:
-            tally.add(start, stop, mixing.detach())
+        if cut.values_only and accumulator is not None:
+            accumulator.add(start, stop, mixing.detach())
         # On a CPU a product is far faster than filling by a boolean mask.
         mixing.mul_(cut_here.logical_not().to(mixing.dtype))
         if not cut.values_only:
@@ -173,8 +173,8 @@ def _cut_pass(attention: Attention, cut: Cut, tally: Tally | None) -> tuple[torc
             if bool(lost.any()):
                 mixing, spared = _exactly(masked_scores(attention, start, stop), cut_here, mixing, lost)
                 removed = removed.masked_fill(spared, 0)
-            if tally is not None:
-                tally.add(start, stop, mixing.detach())
+            if accumulator is not None:
+                accumulator.add(start, stop, mixing.detach())
         mix(start, stop, mixing)
         shares.append(removed.detach())
     return output, torch.cat(shares, dim=2)

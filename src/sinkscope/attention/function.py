@@ -14,9 +14,9 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from sinkscope.attention.cutting import Both, attend, current_cutter
-from sinkscope.attention.holding import take_holder
-from sinkscope.attention.kernels import KERNELS, Attention, FullMap, Tally
-from sinkscope.attention.passes import Pass
+from sinkscope.attention.evicting import take_layer
+from sinkscope.attention.kernels import KERNELS, Accumulator, Attention, FullMap
+from sinkscope.attention.statistics import Pass
 from sinkscope.errors import UserError
 
 NAME = "sinkscope"
@@ -46,10 +46,10 @@ def attention_forward(
     """
     # In a compiled graph nobody watches, cuts or holds: whoever does so runs the network without compilation.
     compiling = torch.compiler.is_compiling()
-    holder = None if compiling else take_holder(key)
+    layer = None if compiling else take_layer(key)
     query, key = query.to(value.dtype), key.to(value.dtype)
-    if holder is not None:
-        attention_mask = holder.narrow(attention_mask, query.shape[2])
+    if layer is not None:
+        attention_mask = layer.gather_mask(attention_mask, query.shape[2])
     wants_map = kwargs.pop("output_attentions", False)
 
     def sdpa() -> torch.Tensor:
@@ -64,8 +64,8 @@ def attention_forward(
     current = observed.get(module)
     if current is None and current_cutter() is None and not wants_map:
         output = sdpa()
-        if holder is not None:
-            holder.attended(query.detach(), scale, None)
+        if layer is not None:
+            layer.on_attention(query.detach(), scale, None)
         return output, None
     _refuse(module, position_bias=position_bias)
     attention = Attention(
@@ -75,12 +75,12 @@ def attention_forward(
         mask=attention_mask,
         causal=_is_causal(module, query, attention_mask, is_causal),
         scale=scale,
-        places=None if holder is None else holder.places,
+        index=None if layer is None else layer.index,
     )
     output, whole = _seen(module, attention, sdpa, wants_map, plainly="two-pass" if dropout else None)
-    if holder is not None:
-        received = current.received_now() if current is not None and holder.wants_received else None
-        holder.attended(query.detach(), scale, received)
+    if layer is not None:
+        received = current.received_now() if current is not None and layer.needs_received else None
+        layer.on_attention(query.detach(), scale, received)
     return output, whole
 
 
@@ -96,17 +96,17 @@ def _seen(
     plainly: the kernel that must be used: dropout is SDPA's own business, the one-pass output would leave it out.
     """
     current, cutter = observed.get(module), current_cutter()
-    tally = None if current is None else current.begin_layer(attention)
+    accumulator = None if current is None else current.begin_layer(attention)
     whole = FullMap(attention) if wants_map else None
     kernel = plainly or ("two-pass" if current is None else current.kernel)
 
-    def plain(tally: Tally | None) -> torch.Tensor:
-        return sdpa() if tally is None else KERNELS[kernel](attention, tally, sdpa)
+    def plain(accumulator: Accumulator | None) -> torch.Tensor:
+        return sdpa() if accumulator is None else KERNELS[kernel](attention, accumulator, sdpa)
 
-    seeing = Both.of(tally, whole)
+    seeing = Both.of(accumulator, whole)
     output = plain(seeing) if cutter is None else attend(attention, cutter, plain, seeing)
-    if current is not None and tally is not None:
-        current.end_layer(tally)
+    if current is not None and accumulator is not None:
+        current.end_layer(accumulator)
     return output, None if whole is None else whole.map.to(attention.value.dtype)
 
 

@@ -1,7 +1,7 @@
 """Two ways to get the attention output together with exact column statistics, both in O(chunk x L) memory.
 
-A block of query rows is scored against all keys, turned into probabilities in float32, and handed to a `Tally`, which
-adds what it needs and forgets the rows. The kernels differ in where the output comes from:
+A block of query rows is scored against all keys, turned into probabilities in float32, and handed to an `Accumulator`,
+which adds what it needs and forgets the rows. The kernels differ in where the output comes from:
 
 - `one-pass`: the output is the product of the same probabilities with the values. Nothing is computed twice, which is
   what makes watching nearly free on a CPU. It equals SDPA's output to rounding (in half precision it is the more exact
@@ -19,7 +19,7 @@ from typing import Protocol
 
 import torch
 
-from sinkscope.attention.places import Places
+from sinkscope.attention.evicting import KeyIndex, visible_rows
 
 CHUNK_BYTES = {"cpu": 8 << 20, "cuda": 256 << 20}
 """Scores held at a time. On a CPU a chunk should stay in the last-level cache; on a GPU it should fill the machine."""
@@ -33,7 +33,7 @@ class Attention:
 
     query (batch, head, query, dim); key, value (batch, kv_head, key, dim). `mask`: broadcastable to (batch, head,
     query, key), boolean (True: may be seen) or added to the scores. `causal`: lower-triangular from the first key, no
-    mask given. `places`: where the keys stand, if a cache has dropped some; None: each key is its own column.
+    mask given. `index`: the columns of the keys, if a cache has dropped some; None: each key is its own column.
     """
 
     query: torch.Tensor
@@ -42,24 +42,24 @@ class Attention:
     mask: torch.Tensor | None
     causal: bool
     scale: float
-    places: Places | None = None
+    index: KeyIndex | None = None
 
     @property
     def width(self) -> int:
         """Columns of the sequence that keys stand for, whether they are still there or not."""
-        return self.key.shape[2] if self.places is None else self.places.width
+        return self.key.shape[2] if self.index is None else self.index.width
 
     @property
     def present(self) -> torch.Tensor | None:
         """(batch, head, column) boolean: columns whose key is there; None: all."""
-        return None if self.places is None else self.places.present(self.query.shape[1])
+        return None if self.index is None else self.index.present(self.query.shape[1])
 
     def by_column(self, by_key: torch.Tensor) -> torch.Tensor:
         """What belongs to keys, (batch, head, key), for all columns: nothing where a key was dropped."""
-        return by_key if self.places is None else self.places.spread(by_key)
+        return by_key if self.index is None else self.index.scatter(by_key)
 
 
-class Tally(Protocol):
+class Accumulator(Protocol):
     """Whoever wants to see the probabilities pass by."""
 
     def add(self, start: int, stop: int, probabilities: torch.Tensor) -> None:
@@ -149,22 +149,12 @@ def _apply_mask(attention: Attention, scores: torch.Tensor, start: int, stop: in
     return dead if bool(dead.any()) else None
 
 
-def visible_rows(mask: torch.Tensor) -> torch.Tensor:
-    """Which queries may see any key at all.
-
-    Mask (..., query, key) boolean or added to the scores, result (..., query).
-    """
-    if mask.dtype == torch.bool:
-        return mask.any(-1)
-    return mask.amax(-1) > torch.finfo(mask.dtype).min
-
-
-def one_pass(attention: Attention, tally: Tally, sdpa: Callable[[], torch.Tensor]) -> torch.Tensor:
-    """Output from the probabilities that are tallied. Returns (batch, query, head, dim). `sdpa` is not called."""
+def one_pass(attention: Attention, accumulator: Accumulator, sdpa: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """Output from the probabilities that are accumulated. Returns (batch, query, head, dim). `sdpa` is not called."""
     del sdpa
     output, mix = mixer(attention)
     for start, stop, probabilities in probability_chunks(attention):
-        tally.add(start, stop, probabilities.detach())
+        accumulator.add(start, stop, probabilities.detach())
         mix(start, stop, probabilities)
     return output
 
@@ -185,15 +175,15 @@ def mixer(attention: Attention) -> tuple[torch.Tensor, Callable[[int, int, torch
     return output, mix
 
 
-def two_pass(attention: Attention, tally: Tally, sdpa: Callable[[], torch.Tensor]) -> torch.Tensor:
+def two_pass(attention: Attention, accumulator: Accumulator, sdpa: Callable[[], torch.Tensor]) -> torch.Tensor:
     """Output of SDPA, bit for bit; the probabilities are computed beside it. Returns (batch, query, head, dim)."""
     output = sdpa()
     for start, stop, probabilities in probability_chunks(attention):
-        tally.add(start, stop, probabilities.detach())
+        accumulator.add(start, stop, probabilities.detach())
     return output
 
 
-Kernel = Callable[[Attention, Tally, Callable[[], torch.Tensor]], torch.Tensor]
+Kernel = Callable[[Attention, Accumulator, Callable[[], torch.Tensor]], torch.Tensor]
 
 KERNELS: dict[str, Kernel] = {"one-pass": one_pass, "two-pass": two_pass}
 

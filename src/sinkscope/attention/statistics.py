@@ -6,22 +6,78 @@ Received attention of key j is the mean over queries of the attention paid to it
 
 (METHODS section 1; the cumulative attention score of arXiv 2510.15731). It is exact, and it costs O(L) to keep where
 the map costs O(L^2). Full maps are kept only for the layers and heads that `Collect` names.
+
+A decoding loop knows which queries are prompt, which are committed and which are still masked; the attention function
+does not. The loop labels them around its call to the network, and statistics are split by the labels:
+
+    with label_queries(groups):                    # (batch, query) integers
+        network(input_ids)
+
+The labels are a context variable, so nothing has to travel through the network's own arguments. Without labels every
+real query counts and no split is made.
+
+Layers are counted as their attention is called, not by the modules' own index: ALBERT calls one shared module for every
+layer, and some models have layers without attention.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 
 import torch
 
-from sinkscope.attention.queries import GROUPS
+from sinkscope.attention.evicting import KeyIndex, visible_rows
+from sinkscope.attention.kernels import Attention
+from sinkscope.errors import UserError
+
+GROUPS = ("prompt", "committed", "block-committed", "block-masked", "later")
+"""The groups of queries. They are disjoint and cover every real query, so the parts, weighted by size, add up to the
+whole.
+
+`prompt`: given tokens. `committed`: generated, before the current block. `block-committed`, `block-masked`: inside the
+current block. `later`: masked positions of blocks to come. Autoregressive models use the first two.
+"""
+
+NOT_COUNTED = -1
+"""The label of a query that belongs to nobody: a row of padding."""
+
+_labels: ContextVar[torch.Tensor | None] = ContextVar("sinkscope_query_groups", default=None)
+
+
+@contextmanager
+def label_queries(groups: torch.Tensor) -> Iterator[None]:
+    """Label the queries of the passes made inside the block.
+
+    `groups`: (batch, query) integers, an index into `GROUPS`, or `NOT_COUNTED` for rows of padding.
+    """
+    token = _labels.set(groups)
+    try:
+        yield
+    finally:
+        _labels.reset(token)
+
+
+def current_labels() -> torch.Tensor | None:
+    """The labels in force, (batch, query), or None."""
+    return _labels.get()
+
+
+def check_labels(labels: torch.Tensor, batch: int, queries: int) -> None:
+    """Raise `UserError` for labels that don't fit a pass of this size."""
+    if tuple(labels.shape) != (batch, queries):
+        raise UserError(f"labels have the shape {tuple(labels.shape)}, this pass has {batch} rows of {queries} queries")
+    if labels.numel() and not NOT_COUNTED <= int(labels.min()) <= int(labels.max()) < len(GROUPS):
+        most = len(GROUPS) - 1
+        found = f"{int(labels.min())} to {int(labels.max())}"
+        raise UserError(f"labels must lie between {NOT_COUNTED} and {most}, got {found}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Collect:
     """What to keep of each forward pass besides received attention.
 
-    groups: split received attention by the groups of `sinkscope.attention.queries` (needs a loop that labels its
-        queries).
+    groups: split received attention by `GROUPS` (needs a loop that labels its queries).
     norms: L2 norms of keys (after rotation) and values, in float32.
     entropy: Shannon entropy of each query's row, in nats. Costs one more pass over the scores.
     map_layers, map_heads: layers and heads whose full map is kept, (query, key); no heads means all heads of those
@@ -115,3 +171,127 @@ def stack_layers(layers: Sequence[LayerStatistics], sizes: torch.Tensor, collect
         entropy=torch.stack(entropies) if entropies else None,
         maps={index: layer.attention for index, layer in enumerate(layers) if layer.attention is not None},
     )
+
+
+class LayerAccumulator:
+    """Adds up one layer of one pass while a kernel hands the probabilities over, block of rows by block of rows.
+
+    weights: (batch, group, query), from `query_weights`; a query without weight counts for nothing.
+    """
+
+    def __init__(self, attention: Attention, layer: int, collect: Collect, weights: torch.Tensor) -> None:
+        batch, heads, queries, _ = attention.query.shape
+        keys = attention.key.shape[2]
+        device = attention.query.device
+        exact = torch.promote_types(attention.query.dtype, torch.float32)
+        self._weights = weights.to(device=device, dtype=exact).unsqueeze(1)  # (batch, 1, group, query)
+        self._sums = torch.zeros(batch, heads, weights.shape[1], keys, device=device, dtype=exact)
+        self._attention = attention
+        self._collect = collect
+        self._entropy = torch.empty(batch, heads, queries, device=device, dtype=exact) if collect.entropy else None
+        self._map: torch.Tensor | None = None
+        if layer in collect.map_layers:
+            self._heads = list(collect.map_heads) or list(range(heads))
+            self._map = torch.zeros(batch, len(self._heads), queries, keys, device=device, dtype=exact)
+
+    def add(self, start: int, stop: int, probabilities: torch.Tensor) -> None:
+        """Take rows start:stop, (batch, head, rows, key); fewer keys than in all means that the rest was not seen."""
+        seen = probabilities.shape[-1]
+        weights = self._weights[..., start:stop].expand(-1, probabilities.shape[1], -1, -1)
+        self._sums[..., :seen] += torch.matmul(weights, probabilities)
+        if self._map is not None:
+            self._map[:, :, start:stop, :seen] = probabilities[:, self._heads]
+        if self._entropy is not None:
+            self._entropy[..., start:stop] = torch.special.entr(probabilities).sum(-1)
+
+    def finish(self) -> LayerStatistics:
+        """The layer's statistics, in float32 (float64 where the network is)."""
+        counted = self._weights.sum(2) > 0  # (batch, 1, query)
+        norms = self._collect.norms
+        statistics = LayerStatistics(
+            by_group=self._sums,
+            key_norm=_norm(self._attention.key.detach()) if norms else None,
+            value_norm=_norm(self._attention.value.detach()) if norms else None,
+            entropy=None if self._entropy is None else self._entropy.masked_fill(~counted, torch.nan),
+            attention=self._map,
+            finite=self._sums.isfinite().all(),
+        )
+        index = self._attention.index
+        return statistics if index is None else self._by_column(statistics, index)
+
+    def _by_column(self, statistics: LayerStatistics, index: KeyIndex) -> LayerStatistics:
+        """The same over all columns of the sequence: dropped keys are not there (NaN), and have zeros in maps."""
+        attention = statistics.attention
+        if attention is not None:
+            columns = index.of_heads(self._attention.query.shape[1])
+            columns = columns if columns.shape[1] == 1 else columns[:, self._heads]
+            attention = KeyIndex(columns, index.width).scatter(attention)
+        spread = {
+            name: index.scatter(values, torch.nan)
+            for name in ("by_group", "key_norm", "value_norm")
+            if (values := getattr(statistics, name)) is not None
+        }
+        return replace(statistics, **spread, attention=attention)
+
+
+def _norm(vectors: torch.Tensor) -> torch.Tensor:
+    """L2 norm over the last dimension, in float32 or better: half precision would tie most norms."""
+    exact = torch.promote_types(vectors.dtype, torch.float32)
+    norms: torch.Tensor = torch.linalg.vector_norm(vectors, dim=-1, dtype=exact)
+    return norms
+
+
+class Pass:
+    """One forward pass under observation: gathers its layers, then gives its statistics."""
+
+    def __init__(self, kernel: str) -> None:
+        self.kernel = kernel
+        self.begin(Collect(), None)
+
+    def begin(self, collect: Collect, padding_mask: torch.Tensor | None) -> None:
+        """Start a pass. `padding_mask`: (batch, key), zero where the key is padding, or None."""
+        self._layers: list[LayerStatistics] = []
+        self._collect = collect
+        self._padding = padding_mask
+        self._weights: torch.Tensor | None = None
+        self._sizes: torch.Tensor | None = None
+
+    def begin_layer(self, attention: Attention) -> LayerAccumulator:
+        """A accumulator for the next layer."""
+        if self._weights is None:
+            self._weights, self._sizes = self._weigh(attention)
+        return LayerAccumulator(attention, len(self._layers), self._collect, self._weights)
+
+    def end_layer(self, accumulator: LayerAccumulator) -> None:
+        self._layers.append(accumulator.finish())
+
+    def received_now(self) -> torch.Tensor:
+        """What the layer just ended received, (batch, head, column): sums over the queries that count."""
+        assert self._sizes is not None
+        latest = self._layers[-1].by_group
+        sizes = self._sizes.to(latest.device)
+        return merge_groups(latest, sizes) * sizes.sum(-1).view(-1, 1, 1).to(latest)
+
+    def finish(self) -> PassStatistics | None:
+        """The statistics of the pass, or None where no attention came by."""
+        layers, self._layers = self._layers, []
+        if not layers or self._sizes is None:
+            return None
+        return stack_layers(layers, self._sizes, self._collect)
+
+    def _weigh(self, attention: Attention) -> tuple[torch.Tensor, torch.Tensor]:
+        """Weights and sizes of the groups of queries; one group where nothing is labelled or no split is wanted."""
+        batch, _, queries, _ = attention.query.shape
+        labels = current_labels()
+        if labels is not None:
+            check_labels(labels, batch, queries)
+            if self._collect.groups:
+                return query_weights(labels, len(GROUPS))
+            counted = labels != NOT_COUNTED
+        elif self._padding is not None:
+            counted = self._padding[:, -queries:].bool()
+        elif attention.mask is not None:
+            counted = visible_rows(attention.mask).any(1).expand(batch, queries)
+        else:
+            counted = torch.ones(batch, queries, dtype=torch.bool)
+        return query_weights(torch.where(counted, 0, NOT_COUNTED), 1)

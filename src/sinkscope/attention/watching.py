@@ -11,20 +11,19 @@ bit for bit and costs more. A watched network belongs to one thread. A compiled 
 it runs as it is written, without compilation.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
-from sinkscope.attention.cutting import uncompiled
+from sinkscope.attention.cutting import cutting, uncompiled
 from sinkscope.attention.function import NAME, observed
 from sinkscope.attention.kernels import KERNELS, default_kernel
-from sinkscope.attention.passes import Pass
-from sinkscope.attention.statistics import Collect, PassStatistics
-from sinkscope.attention.wholeness import not_finite, refuse_split_heads
+from sinkscope.attention.statistics import Collect, Pass, PassStatistics
 from sinkscope.errors import UserError
 from sinkscope.families import Model, Shape, shape_of
 
@@ -92,7 +91,7 @@ def watch(
     collect: Collect | None = None,
     *,
     kernel: str | None = None,
-    passes: Sequence[torch.nn.Module] | None = None,
+    passes: Sequence[nn.Module] | None = None,
 ) -> Iterator[Watched]:
     """Observe every forward pass of `model` made inside the block.
 
@@ -130,23 +129,23 @@ def watch(
             network.set_attn_implementation(previous)
 
 
-def _outer(network: PreTrainedModel) -> list[torch.nn.Module]:
+def _outer(network: PreTrainedModel) -> list[nn.Module]:
     """The network, and its body, which may be called by itself."""
     return [network] if network.base_model is network else [network, network.base_model]
 
 
-def _follow(outer: Sequence[torch.nn.Module], watched: Watched, current: Pass) -> list[RemovableHandle]:
+def _follow(outer: Sequence[nn.Module], watched: Watched, current: Pass) -> list[RemovableHandle]:
     """Begin and end passes with the outermost call of these modules."""
     depth = 0
 
-    def before(_: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         nonlocal depth
         depth += 1
         if depth == 1:
             mask = kwargs.get("attention_mask", args[1] if len(args) > 1 else None)
             current.begin(watched.collect, mask if isinstance(mask, torch.Tensor) and mask.ndim == 2 else None)
 
-    def after(module: torch.nn.Module, _: object, output: object) -> None:
+    def after(module: nn.Module, _: object, output: object) -> None:
         nonlocal depth
         depth -= 1
         # None: the pass failed, and says so itself. A pass that looks for a fault is observed by nobody.
@@ -168,3 +167,65 @@ def _check_maps(shape: Shape, collect: Collect) -> None:
         absent = [index for index in asked if not 0 <= index < there]
         if absent:
             raise UserError(f"no {kind} {absent[0]}: this model has {kind}s 0 to {there - 1}")
+
+
+def refuse_split_heads(network: PreTrainedModel) -> None:
+    """Raise `UserError` for a network under tensor parallelism: each process would see, cut or drop by its own heads
+    alone."""
+    # Full sharding splits weights as well, but gathers them for every pass.
+    gathers = any(type(module).__name__.startswith("FSDP") for module in network.modules())
+    split = not gathers and any(_is_split(weight) for weight in network.parameters())
+    if split or (getattr(network, "_tp_size", None) or 1) > 1:
+        raise UserError(
+            f"{type(network).__name__} is under tensor parallelism, where each process has some of the heads only; "
+            "load it whole, or by layers with device_map"
+        )
+
+
+def _is_split(weight: torch.Tensor) -> bool:
+    """Whether a weight is a `DTensor` of which each process has a part."""
+    return any(one.is_shard() for one in getattr(weight, "placements", ()))
+
+
+def not_finite(network: PreTrainedModel, where: str) -> UserError:
+    """What is said of a pass whose numbers are not finite. where: the first place that was seen, or the result."""
+    dtype = str(network.dtype).removeprefix("torch.")
+    remedy = {
+        "float16": "load the model with dtype='bfloat16' or 'float32', which have room for larger numbers",
+        "bfloat16": "load the model with dtype='float32', and check its weights if that does not help",
+    }.get(dtype, "its weights or its configuration are damaged; fetch them again")
+    return UserError(f"{type(network).__name__} in {dtype} computes NaN or infinity, first seen in {where}: {remedy}")
+
+
+def first_not_finite(network: PreTrainedModel, run: Callable[[], object]) -> str | None:
+    """The first module that gives numbers which are not finite while `run` calls the network; None where none does.
+
+    Costs a look at every module's output, so it is for passes that went wrong.
+    """
+    found: list[str] = []
+    hooks = []
+    for name, module in network.named_modules():
+        if name and not any(module.children()):
+
+            def look(_: nn.Module, __: object, output: object, name: str = name) -> None:
+                if not found and isinstance(output, torch.Tensor) and not bool(output.isfinite().all()):
+                    found.append(name)
+
+            hooks.append(module.register_forward_hook(look))
+    try:
+        with _unobserved(network), cutting(None):
+            run()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found[0] if found else None
+
+
+@contextmanager
+def _unobserved(network: PreTrainedModel) -> Iterator[None]:
+    """Let nobody who watches the network see the passes made inside the block."""
+    watching = {module: observed.pop(module) for module in network.modules() if module in observed}
+    try:
+        yield
+    finally:
+        observed.update(watching)

@@ -13,16 +13,17 @@ How the parts fit, for whoever builds on them:
 - `scorers/`: a `Scorer` is a frozen dataclass with `importance(cached: CachedLayer) -> (batch, kv_head, key)` float32,
   the lowest dropped first. It states what it needs (`needs_queries`, `needs_received`, `needs_rotation`, and how many
   queries it `remembers`); whoever can't give that must refuse before any work. By name: `SCORERS`, `make_scorer`. A new
-  scorer is one new file. `Protect` wraps one.
+  scorer is one class. `Protect` wraps one.
 - `budgets.py`: a `Budget` says how many of a row's n real keys stay in a layer, `kept(n, layer)`; `as_budget` takes
   ratios and numbers of tokens.
-- `choosing.py`: `choose_kept(importance, real, counts)` -> the slots that stay, (batch, kv_head, slot). Pure.
-- `dropping.py`: `Contents`, the tensors of a layer; `LayerRules`, what is dropped from them and when.
-- `layers.py`, `cache.py`: `CompressedCache`, a transformers `Cache` of an autoregressive model. Layers and heads hold
-  different keys; `attention.holding` gives every layer its own mask. `cache.nbytes`, `cache.lengths`.
+- `contents.py`: `Contents`, the tensors of a layer; `LayerRules`, what is dropped from them and when; and
+  `choose_kept(importance, real, counts)` -> the slots that stay, (batch, kv_head, slot). Pure.
+- `layers.py`: `CompressedLayer`, one layer of a cache, growing or of a block. Layers and heads hold different keys;
+  `attention.evicting` gives every layer its own mask.
+- `cache.py`: `CompressedCache`, a transformers `Cache` of an autoregressive model, with `cache.nbytes` and
+  `cache.lengths`; `CompressedBlocks`, the same in the block caches of a diffusion model, which drop keys of the context
+  after each block's full pass. There scorers see `causal=False`, the block's queries, keys on both sides of the block.
 - `settings.py`: `Compress`, the settings. `prefix.py`, `saved.py`: a context read once, kept and saved.
-- `blocks.py`, `block_layers.py`: the same in the block caches of a diffusion model, which drop keys of the context
-  after each block's full pass. Scorers see `causal=False`, the block's queries, keys on both sides of the block.
 
 Decoding loops know a `Compression` by `decoding.compressing`, which `Compress` and `Prefix` implement; the denoising
 loop asks it for what it does to blocks (`decoding.compressing_blocks`).
@@ -33,10 +34,8 @@ attention is (batch, head, key), summed over all queries so far. Of equally impo
 
 from sinkscope.compression.budgets import Budget, PerLayerBudget, Ratio, SkipLayers, Tokens, as_budget
 from sinkscope.compression.cache import CompressedCache
-from sinkscope.compression.choosing import EMPTY, choose_kept
-from sinkscope.compression.filling import compress_cache
-from sinkscope.compression.prefix import Prefix, compress_prefix
-from sinkscope.compression.protecting import Protect
+from sinkscope.compression.contents import EMPTY, choose_kept
+from sinkscope.compression.prefix import Prefix, compress_cache, compress_prefix
 from sinkscope.compression.saved import load_prefix, save_prefix
 from sinkscope.compression.scorers import (
     SCORERS,
@@ -45,6 +44,7 @@ from sinkscope.compression.scorers import (
     HighKeyNorm,
     KeyDiff,
     KeyNorm,
+    Protect,
     Random,
     ReceivedAttention,
     Rotation,

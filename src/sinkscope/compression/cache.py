@@ -1,4 +1,4 @@
-"""A cache of a whole network that drops keys, and the refusal of caches and networks that can't.
+"""Caches of a whole network that drop keys, growing or of a block, and the refusal of networks that can't.
 
 Layers without attention and quantised or static caches hold no keys that could be dropped one by one: only the usual
 full and sliding layers are served.
@@ -7,57 +7,39 @@ full and sliding layers are served.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from transformers import Cache
-from transformers.cache_utils import get_layer_types_and_kwargs
 
 from sinkscope.compression.budgets import Budget
-from sinkscope.compression.dropping import LayerRules, never_attended
-from sinkscope.compression.layers import DroppingLayer
+from sinkscope.compression.contents import LayerRules, check_protected
+from sinkscope.compression.layers import BlockHolding, CompressedLayer, GrowingHolding, never_attended
+from sinkscope.compression.networks import windows_of
 from sinkscope.compression.scorers import Rotation, Scorer
-from sinkscope.errors import UserError
-from sinkscope.families import Model
-
-_KINDS = ("full_attention", "sliding_attention")
+from sinkscope.decoding.caches import BlockPlace, HeldLayer
+from sinkscope.decoding.compressing_blocks import BlockLengths
+from sinkscope.families import Model, Shape
+from sinkscope.seeds import seed_from
 
 
 class CompressedCache(Cache):
     """Keys and values of all layers. Goes wherever transformers takes a `Cache`; made by `Compress.cache`."""
 
-    dropping: list[DroppingLayer]
+    dropping: list[CompressedLayer[GrowingHolding]]
 
-    def __init__(self, dropping: list[DroppingLayer]) -> None:
+    def __init__(self, dropping: list[CompressedLayer[GrowingHolding]]) -> None:
         super().__init__(layers=list(dropping))
         self.dropping = dropping
 
     @classmethod
-    def empty(
-        cls,
-        model: Model,
-        *,
-        scorer: Scorer,
-        budget: Budget,
-        first_pass: bool,
-        prune_after: int | None,
-        rotation: Rotation | None,
-        seeds: Sequence[int],
-    ) -> CompressedCache:
-        """A cache without a key yet. Raises `UserError` for networks with layers of other kinds."""
-        dropping = []
-        for layer, window in enumerate(windows_of(model)):
-            rules = LayerRules(
-                scorer=scorer,
-                budget=budget,
-                layer=layer,
-                heads=model.shape.heads,
-                first_pass=first_pass,
-                prune_after=prune_after,
-                rotation=rotation,
-            )
-            dropping.append(DroppingLayer(rules, seeds, window))
-        return cls(dropping)
+    def empty(cls, model: Model, rules: LayerRules, seeds: Sequence[int]) -> CompressedCache:
+        """A cache without a key yet, whose layers follow `rules`. Raises `UserError` for layers of other kinds."""
+        windows = enumerate(windows_of(model))
+        return cls(
+            [CompressedLayer(GrowingHolding(replace(rules, layer=layer), seeds, window)) for layer, window in windows]
+        )
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
@@ -80,8 +62,7 @@ class CompressedCache(Cache):
     @property
     def nbytes(self) -> int:
         """Bytes of memory that the cache keeps alive, bookkeeping included."""
-        contents = [layer.holding.contents for layer in self.dropping]
-        return sum(one.nbytes for one in contents if one is not None)
+        return sum(layer.nbytes for layer in self.dropping)
 
     @property
     def lengths(self) -> list[int]:
@@ -93,23 +74,63 @@ class CompressedCache(Cache):
         one."""
         rows = torch.zeros(len(seeds), dtype=torch.long)
         copies = []
-        for layer in self.dropping:
-            held = layer.holding
-            copy = DroppingLayer(held.rules, seeds, held.window)
+        for held in (layer.holding for layer in self.dropping):
+            copy = GrowingHolding(held.rules, seeds, held.window)
             if held.contents is not None:
-                copy.holding.begin(held.contents.rows(rows), whole=held.whole, passes=held.passes)
-                copy.holding.prompt_goes_on = True
-            copies.append(copy)
+                copy.begin(held.contents.rows(rows), whole=held.whole, passes=held.passes)
+                copy.prompt_goes_on = True
+            copies.append(CompressedLayer(copy))
         return CompressedCache(copies)
 
 
-def windows_of(model: Model) -> list[int | None]:
-    """The window of each layer, None where it sees everything. Raises `UserError` for layers of other kinds."""
-    kinds, settings = get_layer_types_and_kwargs(model.network.config.get_text_config(decoder=True))
-    other = [kind for kind in kinds if kind not in _KINDS]
-    if other:
-        raise UserError(
-            f"{model.name} has layers of the kind {other[0]}, from which keys can't be dropped; use a model with full "
-            "or sliding attention"
+@dataclass(frozen=True, kw_only=True)
+class CompressedBlocks:
+    """The same in the block caches of a diffusion model. A `decoding.compressing_blocks.BlockCompression`.
+
+    The keys that may be dropped are the context's: those that passes after a block's first take from the cache. A
+    budget counts them alone, as Sparse-dLLM does (2508.02558): 0.5 keeps `ceil(n / 2)` of the n real keys before the
+    block, and with a dual cache after it. The block's own keys come on top.
+
+    Where it misleads: every block begins with a full pass that commits something too, so short answers owe much of
+    themselves to the whole cache; longer blocks show more of what dropping does.
+    """
+
+    scorer: Scorer
+    budget: Budget
+    seed: int
+    shape: Shape
+    rotation: Rotation | None
+
+    def check(self, blocks: Sequence[BlockLengths]) -> None:
+        """Raise `UserError` for a budget that is smaller than what is protected."""
+        for one in blocks:
+            check_protected(self.scorer, self._fewest(one), one.context, one.before, one.prompt)
+
+    def fewest_keys(self, lengths: BlockLengths) -> int:
+        """The fewest keys that a layer attends to in a pass over the cache."""
+        return self._fewest(lengths) + lengths.fed
+
+    def layers(self, place: BlockPlace, seeds: Sequence[int]) -> Sequence[HeldLayer]:
+        """Empty layers of a block's cache. seeds: one a row, for random choices."""
+        own = row_seeds(self.seed, seeds)
+        rules = LayerRules(
+            scorer=self.scorer,
+            budget=self.budget,
+            layer=0,
+            heads=self.shape.heads,
+            rotation=self.rotation,
+            block=place,
         )
-    return [one.get("sliding_window") for one in settings]
+        layers = range(self.shape.layers)
+        return [CompressedLayer(BlockHolding(replace(rules, layer=layer), own, place)) for layer in layers]
+
+    def _fewest(self, lengths: BlockLengths) -> int:
+        return min(self.budget.kept(lengths.context, layer) for layer in range(self.shape.layers))
+
+
+def row_seeds(own: int, seeds: Sequence[int] | None) -> list[int]:
+    """One seed a row for random choices among keys, unlike those of sampling.
+
+    own: the user's. seeds: of the prompts; None: the same for all rows.
+    """
+    return [seed_from(f"keys/{seed}/{own}") for seed in ([0] if seeds is None else seeds)]

@@ -23,7 +23,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from sinkscope.compression.dropping import Contents
+from sinkscope.compression.contents import Contents
 from sinkscope.compression.prefix import Prefix
 from sinkscope.compression.settings import check_model, empty_cache, read_compress
 from sinkscope.errors import UserError, refusing

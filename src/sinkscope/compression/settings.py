@@ -18,15 +18,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sinkscope.attention.function import NAME, observed
-from sinkscope.compression.blocks import CompressedBlocks
 from sinkscope.compression.budgets import Budget, as_budget, read_budget
-from sinkscope.compression.cache import CompressedCache, windows_of
-from sinkscope.compression.dropping import check_protected
-from sinkscope.compression.protecting import Protect
-from sinkscope.compression.rotation import rotation_of
-from sinkscope.compression.scorers import KeyNorm, Scorer, make_scorer
-from sinkscope.compression.scorers.registry import check_whole
-from sinkscope.compression.seeds import row_seeds
+from sinkscope.compression.cache import CompressedBlocks, CompressedCache, row_seeds
+from sinkscope.compression.contents import LayerRules, check_protected
+from sinkscope.compression.networks import rotation_of, windows_of
+from sinkscope.compression.scorers import KeyNorm, Protect, Scorer, make_scorer
+from sinkscope.compression.scorers.base import check_whole
 from sinkscope.decoding.settings import require_one_of
 from sinkscope.errors import UserError
 from sinkscope.families import Model
@@ -168,15 +165,16 @@ def check_pruning(compress: Compress, model: Model, lengths: Sequence[int]) -> N
 
 def empty_cache(compress: Compress, model: Model, seeds: Sequence[int] | None = None) -> CompressedCache:
     """As `Compress.cache`, for a model that was checked, whether it is watched already or not."""
-    return CompressedCache.empty(
-        model,
+    rules = LayerRules(
         scorer=compress.how,
         budget=compress.much,
+        layer=0,
+        heads=model.shape.heads,
         first_pass=compress.when != "decode",
         prune_after=compress.prune_after,
         rotation=rotation_of(model) if compress.how.needs_rotation else None,
-        seeds=row_seeds(compress.seed, seeds),
     )
+    return CompressedCache.empty(model, rules, row_seeds(compress.seed, seeds))
 
 
 def _check_protected(compress: Compress, model: Model, held: int, length: int, prompt_length: int) -> None:

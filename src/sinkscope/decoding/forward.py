@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from transformers import Cache
 
-from sinkscope.attention import NOT_COUNTED, asking
+from sinkscope.attention import NOT_COUNTED, label_queries
 from sinkscope.attention.cutting import cutting
-from sinkscope.attention.wholeness import first_not_finite, not_finite, refuse_split_heads
+from sinkscope.attention.watching import first_not_finite, not_finite, refuse_split_heads
 from sinkscope.decoding.canvas import Canvas, doubled
 from sinkscope.decoding.coupling import Rotations
 from sinkscope.decoding.intervening import Intervention, Occasion, Removed, at_work
@@ -68,7 +68,7 @@ class Forward:
             kwargs["cache"] = cache
         if self._keeps:
             kwargs["logits_to_keep"] = rows
-        with asking(groups), self._rotations.fresh():
+        with label_queries(groups), self._rotations.fresh():
             logits: torch.Tensor = self._network(input_ids=tokens[:, start:stop], **kwargs).logits
         logits = logits if self._keeps else logits[:, rows]
         self._check(logits, groups[:, rows], tokens[:, :stop])

@@ -28,8 +28,7 @@ from transformers.cache_utils import CacheLayerMixin
 
 from sinkscope.attention import watch
 from sinkscope.compression import EMPTY, Compress
-from sinkscope.compression.block_layers import DroppingBlockLayer
-from sinkscope.compression.layers import DroppingLayer
+from sinkscope.compression.layers import CompressedLayer
 from sinkscope.decoding.caches import BlockPlace, HeldLayer
 from sinkscope.decoding.compressing_blocks import BlockCompression, BlockLengths, block_layers
 from sinkscope.families import Model
@@ -86,50 +85,24 @@ def keys_of(layer: CacheLayerMixin, lengths: torch.Tensor) -> int:
 
 
 @keys_of.register
-def _(layer: DroppingLayer, lengths: torch.Tensor) -> int:
-    del lengths
-    assert layer.holding.contents is not None
-    return int((layer.holding.contents.columns[:, 0] != EMPTY).sum())
+def _(layer: CompressedLayer, lengths: torch.Tensor) -> int:
+    contents = layer.holding.contents
+    return int(lengths.sum()) if contents is None else int((contents.columns[:, 0] != EMPTY).sum())
 
 
-@keys_of.register
-def _(layer: DroppingBlockLayer, lengths: torch.Tensor) -> int:
-    kept = layer.holding.kept
-    return int(lengths.sum()) if kept is None else int((kept.columns[:, 0] != EMPTY).sum())
-
-
-@singledispatch
 def whole_of(layer: CacheLayerMixin, lengths: torch.Tensor) -> int:
     """Keys of all rows that the layer would hold had it dropped none: a plain layer's own."""
-    return keys_of(layer, lengths)
-
-
-@whole_of.register
-def _(layer: DroppingLayer, lengths: torch.Tensor) -> int:
+    if not isinstance(layer, CompressedLayer):
+        return keys_of(layer, lengths)
     window = layer.holding.window
     return int((lengths if window is None else lengths.clamp(max=window - 1)).sum())
 
 
-@whole_of.register
-def _(layer: DroppingBlockLayer, lengths: torch.Tensor) -> int:
-    del layer
-    return int(lengths.sum())
-
-
-@singledispatch
 def bytes_of(layer: CacheLayerMixin) -> int:
     """Bytes of the keys and values that a layer holds, and of its bookkeeping if it drops any."""
+    if isinstance(layer, HeldLayer):
+        return layer.nbytes
     return sum(one.nbytes for one in (layer.keys, layer.values) if one is not None)
-
-
-@bytes_of.register
-def _(layer: DroppingLayer) -> int:
-    return 0 if layer.holding.contents is None else layer.holding.contents.nbytes
-
-
-@bytes_of.register
-def _(layer: HeldLayer) -> int:
-    return layer.nbytes
 
 
 @singledispatch
@@ -140,12 +113,6 @@ def filled(layer: CacheLayerMixin, lengths: torch.Tensor) -> float:
 
 
 @filled.register
-def _(layer: DroppingLayer, lengths: torch.Tensor) -> float:
-    assert layer.holding.contents is not None
-    return keys_of(layer, lengths) / max(1, layer.holding.contents.columns[:, 0].numel())
-
-
-@filled.register
 def _(layer: HeldLayer, lengths: torch.Tensor) -> float:
     assert layer.keys is not None
     own = max(0, layer.keys.shape[2] - int(lengths.max()))  # the block's, alike in every row
@@ -153,11 +120,12 @@ def _(layer: HeldLayer, lengths: torch.Tensor) -> float:
 
 
 @filled.register
-def _(layer: DroppingBlockLayer, lengths: torch.Tensor) -> float:
-    kept = layer.holding.kept
-    if kept is None:
-        return filled(layer.holding.whole, lengths)
-    return keys_of(layer, lengths) / max(1, kept.columns[:, 0].numel())
+def _(layer: CompressedLayer, lengths: torch.Tensor) -> float:
+    contents, plain = layer.holding.contents, layer.holding.plain
+    if contents is None:
+        assert plain is not None
+        return filled(plain, lengths)
+    return keys_of(layer, lengths) / max(1, contents.columns[:, 0].numel())
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

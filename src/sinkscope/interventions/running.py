@@ -78,7 +78,7 @@ class Masking:
         return last
 
     @property
-    def looks(self) -> bool:
+    def needs_received(self) -> bool:
         """Whether the map of this layer is needed at the next step."""
         return self._plan.detect == "previous" and self._takes_layer
 
@@ -91,7 +91,7 @@ class Masking:
             return None
         return Cut(keys=self._choice.cut, queries=self._queries, values_only=self._plan.how == "values")
 
-    def after(self, received: torch.Tensor | None, removed: torch.Tensor | None) -> None:
+    def on_layer_end(self, received: torch.Tensor | None, removed: torch.Tensor | None) -> None:
         """Remember the layer's map, and count what it lost."""
         if self._choice is not None and removed is not None:
             self._removed = self._removed.plus(self._count(self._choice, removed))

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import torch
 from transformers import PreTrainedModel
 
-from sinkscope.attention import NOT_COUNTED, Collect, Watched, asking, watch
+from sinkscope.attention import NOT_COUNTED, Collect, Watched, label_queries, watch
 from sinkscope.errors import UserError
 from sinkscope.selection.backbones import Backbone
 from sinkscope.selection.selectors import Seen
@@ -36,7 +36,7 @@ def as_groups(there: torch.Tensor) -> Iterator[None]:
     """Tell the class token from the rest; there (batch, token) boolean, which tokens are no padding."""
     labels = torch.where(there, _OTHERS, NOT_COUNTED)
     labels[:, 0] = _CLASS
-    with asking(labels):
+    with label_queries(labels):
         yield
 
 

@@ -19,8 +19,7 @@ import xarray as xr
 from sinkscope.errors import UserError
 from sinkscope.ordering import exceeds
 from sinkscope.sinks.blocks import by_step_blocks
-from sinkscope.sinks.rules import KeyCounts, SinkRule
-from sinkscope.sinks.rules.excess import limit, require_epsilon, require_reachable
+from sinkscope.sinks.rules import KeyCounts, SinkRule, excess_limit, require_epsilon, require_reachable
 from sinkscope.sinks.scales import checked, key_count, key_exists, own_received, require_position
 
 EPSILONS = (0.0, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0)
@@ -93,7 +92,7 @@ def count_non_sinks(received: xr.DataArray, epsilons: Sequence[float], scale: st
         rest = [dim for dim in part.dims if dim != "step"]
         cells = part.notnull().sum(rest)
         sinks = [
-            exceeds(part, limit(part, epsilon, scale)).sum(rest).expand_dims(epsilon=[float(epsilon)])
+            exceeds(part, excess_limit(part, epsilon, scale)).sum(rest).expand_dims(epsilon=[float(epsilon)])
             for epsilon in epsilons
         ]
         found = xr.concat(sinks, dim="epsilon", coords="minimal", compat="override", join="exact")

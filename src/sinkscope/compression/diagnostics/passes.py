@@ -28,7 +28,7 @@ from sinkscope.attention import GROUPS
 from sinkscope.attention.cutting import Cut, cutting
 from sinkscope.attention.function import NAME
 from sinkscope.attention.kernels import Attention
-from sinkscope.attention.queries import current_labels
+from sinkscope.attention.statistics import current_labels
 from sinkscope.compression.diagnostics.losses import attention_loss, over_random, random_loss
 from sinkscope.compression.diagnostics.ranks import Floats
 from sinkscope.compression.scorers import CachedLayer, HighKeyNorm, KeyDiff, KeyNorm, Random, Scorer
@@ -146,7 +146,7 @@ class _Layer:
 class _Looking:
     """Keeps what the wanted queries pay in every layer of a pass, and cuts nothing."""
 
-    looks = False
+    needs_received = False
 
     def __init__(self, asking: Sequence[str], causal: bool) -> None:
         self._causal = causal
@@ -174,7 +174,7 @@ class _Looking:
             )
         return None
 
-    def after(self, received: torch.Tensor | None, removed: torch.Tensor | None) -> None:
+    def on_layer_end(self, received: torch.Tensor | None, removed: torch.Tensor | None) -> None:
         """Nothing was asked for."""
 
     def _counted(self) -> torch.Tensor:

@@ -1,20 +1,8 @@
 """Scorers, each a small frozen dataclass: what a cached key is worth."""
 
-from sinkscope.compression.scorers.base import CachedLayer, Rotation, Scorer
-from sinkscope.compression.scorers.expected_attention import ExpectedAttention
-from sinkscope.compression.scorers.high_key_norm import HighKeyNorm
-from sinkscope.compression.scorers.key_diff import KeyDiff
-from sinkscope.compression.scorers.key_norm import KeyNorm
-from sinkscope.compression.scorers.random import Random
-from sinkscope.compression.scorers.received_attention import ReceivedAttention
-from sinkscope.compression.scorers.registry import SCORERS, make_scorer
-from sinkscope.compression.scorers.snapkv import SnapKV
-from sinkscope.compression.scorers.sparse_dllm import SparseDLLM
-from sinkscope.compression.scorers.streaming import Streaming
-from sinkscope.compression.scorers.value_norm import ValueNorm
-from sinkscope.discovery import import_modules
-
-import_modules(__path__, __name__)
+from sinkscope.compression.scorers.base import SCORERS, CachedLayer, Rotation, Scorer, make_scorer, scorer
+from sinkscope.compression.scorers.by_key import HighKeyNorm, KeyDiff, KeyNorm, Protect, Random, Streaming, ValueNorm
+from sinkscope.compression.scorers.by_query import ExpectedAttention, ReceivedAttention, SnapKV, SparseDLLM
 
 __all__ = [
     "SCORERS",
@@ -23,6 +11,7 @@ __all__ = [
     "HighKeyNorm",
     "KeyDiff",
     "KeyNorm",
+    "Protect",
     "Random",
     "ReceivedAttention",
     "Rotation",
@@ -32,4 +21,5 @@ __all__ = [
     "Streaming",
     "ValueNorm",
     "make_scorer",
+    "scorer",
 ]

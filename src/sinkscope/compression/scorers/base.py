@@ -1,5 +1,9 @@
 """What a scorer is: a frozen dataclass that says how much each cached key is worth, the lowest dropped first.
 
+    @scorer("mine")
+    @dataclass(frozen=True)
+    class Mine(Scorer): ...            # then `make_scorer("mine")`, `Compress("mine", 0.5)`, `--scorer mine`
+
 A scorer sees one layer of a cache as a `CachedLayer`, of an autoregressive model or of a diffusion model's block cache,
 and gives one number for every key of every key head. It never drops anything itself: a budget says how many keys stay,
 `choosing.choose_kept` says which, and ties go to the key that stands further left.
@@ -17,6 +21,8 @@ from typing import Any, ClassVar, Protocol
 
 import torch
 
+from sinkscope.discovery import Register
+from sinkscope.errors import UserError
 from sinkscope.ordering import settled
 
 
@@ -86,7 +92,7 @@ class CachedLayer:
 
 
 class Scorer(ABC):
-    """One way to tell what keys are worth. A new one is a new file in this folder: see `registry.py`."""
+    """One way to tell what keys are worth. A new one is one class with the decorator `scorer`."""
 
     name: ClassVar[str]
     needs_queries: bool = False
@@ -100,13 +106,35 @@ class Scorer(ABC):
         """(batch, kv_head, key) float32, the lowest dropped first; anything in slots that are not real."""
 
     def protects(self, length: int, prompt_length: int) -> int:
-        """Keys of a row that must not be dropped, whatever the budget: of so many tokens, so many of them prompt."""
+        """How many keys of a row of `length` real tokens must stay, whatever the budget."""
         del length, prompt_length
         return 0
 
     def settings(self) -> dict[str, Any]:
         """The scorer's name and parameters, as plain values from which `make_scorer` builds it again."""
         return {"scorer": self.name, **asdict(self)}  # type: ignore[call-overload]
+
+
+_REGISTER: Register[Scorer] = Register("scorer")
+
+SCORERS = _REGISTER.kinds
+"""Scorers by name."""
+scorer = _REGISTER.file
+"""Class decorator that gives a scorer its name."""
+
+
+def make_scorer(name: str, **settings: Any) -> Scorer:
+    """The scorer called `name` with these parameters; the rest keep their defaults.
+
+    Raises `UserError` for an unknown name, an unknown parameter, or a value that the scorer refuses.
+    """
+    return _REGISTER.make(name, settings)
+
+
+def check_whole(name: str, value: int, least: int) -> None:
+    """Raise `UserError` unless a parameter is a whole number of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise UserError(f"{name} must be a whole number of at least {least}, got {value!r}")
 
 
 def norms(vectors: torch.Tensor) -> torch.Tensor:

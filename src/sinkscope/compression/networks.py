@@ -1,4 +1,4 @@
-"""A network's rotary positions, taken off queries and put on again.
+"""What dropping keys asks of a network: layers whose keys can be dropped one by one, and its rotary positions.
 
 A cache sees queries as attention uses them: rotated. Taking the rotation off needs the angles and the pairing of
 dimensions that the network itself uses, so both come from its own modules. Some of those change with the positions that
@@ -13,10 +13,12 @@ from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
+from transformers.cache_utils import get_layer_types_and_kwargs
 
 from sinkscope.errors import UserError
 from sinkscope.families import Model
 
+_KINDS = ("full_attention", "sliding_attention")
 Rotate = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
 
@@ -65,3 +67,15 @@ def rotation_of(model: Model) -> RotaryPositions:
         )
     assert isinstance(module, torch.nn.Module)
     return RotaryPositions(module, rotate)
+
+
+def windows_of(model: Model) -> list[int | None]:
+    """The window of each layer, None where it sees everything. Raises `UserError` for layers of other kinds."""
+    kinds, settings = get_layer_types_and_kwargs(model.network.config.get_text_config(decoder=True))
+    other = [kind for kind in kinds if kind not in _KINDS]
+    if other:
+        raise UserError(
+            f"{model.name} has layers of the kind {other[0]}, from which keys can't be dropped; use a model with full "
+            "or sliding attention"
+        )
+    return [one.get("sliding_window") for one in settings]

@@ -1,7 +1,7 @@
-"""One layer of a cache that drops keys: what it holds, when it drops, and what a scorer is shown.
+"""What a layer of a cache holds, and which of it stays: the tensors, the rules of a layer, and the choice itself.
 
-`Contents` are plain tensors and do nothing by themselves. `LayerRules` says what is dropped, and is the same for all
-rows. The pass goes: `add` the new keys, `place` them once the mask tells which are padding, attend, `settle`.
+`Contents` are plain tensors and do nothing by themselves. `LayerRules` say what is dropped and when, the same for all
+rows. `choose_kept` goes from importance to the keys that stay, a pure function that all caches share.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ from dataclasses import dataclass, fields, replace
 import torch
 
 from sinkscope.compression.budgets import Budget
-from sinkscope.compression.choosing import EMPTY, choose_kept
 from sinkscope.compression.scorers import CachedLayer, Rotation, Scorer
-from sinkscope.compression.scorers.asking import last_real, taken
+from sinkscope.compression.scorers.by_query import at_queries, last_real
+from sinkscope.decoding.caches import BlockPlace
 from sinkscope.errors import UserError
+
+EMPTY = -1
+"""A slot without a key: rows that keep fewer keys than others have empty slots on the left."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -55,6 +58,10 @@ class Contents:
         tensors = [getattr(self, one.name) for one in fields(self)]
         return sum(tensor.untyped_storage().nbytes() for tensor in tensors if tensor is not None)
 
+    def followed_by(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The keys and values that are held, and new ones, (batch, kv_head, query, head_dim), after them."""
+        return torch.cat([self.keys, keys], dim=2), torch.cat([self.values, values], dim=2)
+
     def counted(self, received: torch.Tensor) -> Contents:
         """With the attention (batch, head, slot) added that the keys received in a pass."""
         return replace(self, received=received.float() if self.received is None else self.received + received)
@@ -74,7 +81,9 @@ class Contents:
         if not count or self.queries is None or self.query_columns is None:
             return replace(self, queries=None, query_columns=None)
         latest = last_real(self.query_columns != EMPTY, count)
-        return replace(self, queries=taken(self.queries, latest), query_columns=self.query_columns.gather(-1, latest))
+        return replace(
+            self, queries=at_queries(self.queries, latest), query_columns=self.query_columns.gather(-1, latest)
+        )
 
     def latest(self, slots: int) -> Contents:
         """With the last slots alone. Columns are distinct and ascend, so that a slot with n others to its right stands
@@ -101,53 +110,66 @@ class Contents:
 class LayerRules:
     """What is dropped from one layer, and when.
 
-    first_pass: whether the first pass is followed by dropping. prune_after: rows longer than this are cut after any
-    pass; None: never again.
+    heads: query heads. first_pass: whether the first pass is followed by dropping. prune_after: rows longer than this
+    are cut after any pass; None: never again. block: the block whose cache this is, which drops keys of its context
+    alone; None in a cache that grows.
     """
 
     scorer: Scorer
     budget: Budget
     layer: int
     heads: int
-    first_pass: bool
-    prune_after: int | None
     rotation: Rotation | None
+    first_pass: bool = True
+    prune_after: int | None = None
+    block: BlockPlace | None = None
 
     @property
     def remembers(self) -> int:
         """Queries to keep from pass to pass, for what may still be dropped."""
         return 0 if self.prune_after is None else self.scorer.remembers
 
-    def due(self, contents: Contents, passes: int) -> list[int] | None:
-        """How many keys stay in each row; None where nothing is to be dropped. passes: made so far, with this one."""
+    def due(self, columns: torch.Tensor, passes: int) -> list[int] | None:
+        """How many keys stay in each row; None where nothing is to be dropped.
+
+        columns: as in `Contents`. passes: made so far, with this one.
+        """
         first = self.first_pass and passes == 1
-        if not first and (self.prune_after is None or contents.columns.shape[-1] <= self.prune_after):
+        if not first and (self.prune_after is None or columns.shape[-1] <= self.prune_after):
             return None
-        lengths = (contents.columns[:, 0] != EMPTY).sum(-1).tolist()
+        lengths = (columns[:, 0] != EMPTY).sum(-1).tolist()
         cut = [first or (self.prune_after is not None and length > self.prune_after) for length in lengths]
         kept = [self.budget.kept(n, self.layer) if now else n for n, now in zip(lengths, cut, strict=True)]
         return None if kept == lengths else kept
 
     def drop(self, contents: Contents, counts: Sequence[int], seeds: Sequence[int], scale: float) -> Contents:
         """What is left when each row keeps so many keys."""
-        seen = self._shown(contents, seeds, scale)
-        self._check(seen, counts)
-        kept = choose_kept(self.scorer.importance(seen), seen.real, counts)
-        return only_kept(contents, kept)
+        if self.scorer.needs_received and contents.received is None:
+            raise UserError(
+                f"scorer {self.scorer.name!r} needs attention statistics: run it inside `with ss.watch(model):`"
+            )
+        seen = self.shown(contents, seeds, scale)
+        rows = zip(counts, seen.real[:, 0].sum(-1).tolist(), seen.length.tolist(), strict=True)
+        for (count, held, length), prompt in zip(rows, seen.prompt_length.tolist(), strict=True):
+            check_protected(self.scorer, count, held, length, prompt)
+        return only_kept(contents, choose_kept(self.scorer.importance(seen), seen.real, counts))
 
-    def _shown(self, contents: Contents, seeds: Sequence[int], scale: float) -> CachedLayer:
-        check_received(self.scorer, contents)
-        positions = contents.positions()
+    def shown(self, contents: Contents, seeds: Sequence[int], scale: float) -> CachedLayer:
+        """What a scorer sees of a layer."""
+        positions, block = contents.positions(), self.block
         columns, asking = contents.columns_by_head(), contents.query_columns
+        of_slots = positions.unsqueeze(1).expand(-1, columns.shape[1], -1).gather(-1, columns.clamp(min=0))
         return CachedLayer(
             keys=contents.keys,
             values=contents.values,
-            positions=at_columns(positions, columns),
+            positions=of_slots,
             real=columns != EMPTY,
             layer=self.layer,
-            length=contents.real.sum(-1),
+            length=(contents.real if block is None else contents.real[:, : block.start]).sum(-1),
+            block_length=0 if block is None else block.stop - block.start,
             seeds=tuple(seeds),
             prompt_length=contents.prompt_length,
+            causal=block is None,
             queries=contents.queries,
             query_positions=None if asking is None else positions.gather(-1, asking.clamp(min=0).long()),
             query_real=None if asking is None else asking != EMPTY,
@@ -156,41 +178,26 @@ class LayerRules:
             rotation=self.rotation,
         )
 
-    def _check(self, seen: CachedLayer, counts: Sequence[int]) -> None:
-        held = seen.real[:, 0].sum(-1).tolist()
-        lengths, prompts = seen.length.tolist(), seen.prompt_length.tolist()
-        for count, has, length, prompt in zip(counts, held, lengths, prompts, strict=True):
-            check_protected(self.scorer, count, has, length, prompt)
 
+def choose_kept(importance: torch.Tensor, real: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
+    """The keys that stay: indices (batch, kv_head, slot) into the keys, ascending, `EMPTY` on the left of shorter rows.
 
-def at_columns(positions: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-    """The positions (batch, column) of slots that stand for these columns (batch, kv_head, slot); any for `EMPTY`."""
-    return positions.unsqueeze(1).expand(-1, columns.shape[1], -1).gather(-1, columns.clamp(min=0))
-
-
-def never_attended() -> UserError:
-    """What to say where keys went into a cache and never came to the attention function that would drop them."""
-    return UserError(
-        "this network's attention does not go through sinkscope's attention function with the keys that it caches, so "
-        "none can be dropped: it caches something else (latent attention, as in DeepSeek V3), or another function was "
-        "set after it was loaded; use another model, or set attention 'sinkscope' again"
-    )
-
-
-def check_received(scorer: Scorer, contents: Contents) -> None:
-    """Raise `UserError` where a scorer needs received attention and nobody watched."""
-    if scorer.needs_received and contents.received is None:
-        raise UserError(f"scorer {scorer.name!r} needs attention statistics: run it inside `with ss.watch(model):`")
-
-
-def check_protected(scorer: Scorer, count: int, held: int, length: int, prompt_length: int) -> None:
-    """Raise `UserError` for a budget of `count` of the `held` keys of a row that is smaller than what is protected.
-
-    length: real tokens of the row so far, `prompt_length` of them prompt.
+    importance (batch, kv_head, key): NaN counts as the lowest, of equals the one further left stays. real (batch,
+    kv_head, key) boolean: the keys that there are. counts: how many stay in each row; all of them where there are
+    fewer.
     """
-    protected = scorer.protects(length, prompt_length)
-    if count < min(protected, held):
-        raise UserError(f"{count} of {held} keys would stay, {protected} are protected; keep more or protect fewer")
+    keys = importance.shape[-1]
+    order = importance.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf).argsort(
+        dim=-1, descending=True, stable=True
+    )
+    there = real.gather(-1, order)
+    order = order.gather(-1, (~there).long().argsort(dim=-1, stable=True))  # what is not real goes last
+    device = importance.device
+    most = torch.minimum(torch.tensor(counts, device=device).view(-1, 1, 1), real.sum(-1, keepdim=True))
+    places = torch.arange(keys, device=device)
+    chosen = torch.where(places < most, order, EMPTY).sort(dim=-1).values
+    longest = int(most.max()) if most.numel() else 0
+    return chosen[..., keys - longest :]
 
 
 def only_kept(contents: Contents, kept: torch.Tensor) -> Contents:
@@ -210,3 +217,13 @@ def only_kept(contents: Contents, kept: torch.Tensor) -> Contents:
         columns=columns.masked_fill(kept == EMPTY, EMPTY),
         received=received,
     )
+
+
+def check_protected(scorer: Scorer, count: int, held: int, length: int, prompt_length: int) -> None:
+    """Raise `UserError` for a budget of `count` of the `held` keys of a row that is smaller than what is protected.
+
+    length: real tokens of the row so far, `prompt_length` of them prompt.
+    """
+    protected = scorer.protects(length, prompt_length)
+    if count < min(protected, held):
+        raise UserError(f"{count} of {held} keys would stay, {protected} are protected; keep more or protect fewer")
