@@ -57,9 +57,9 @@ def _agree(
     import torch
 
     from sinkscope.report.figures import write_figure
-    from sinkscope.report.figures.panels import owner
+    from sinkscope.report.figures.style import owner
     from sinkscope.report.selection import agreement_bars
-    from sinkscope.report.selection.naming import model_title
+    from sinkscope.report.selection.accuracy import model_title
     from sinkscope.selection.agreement import agreement
     from sinkscope.selection.budgets import check_alpha
     from sinkscope.selection.grid import measure_on

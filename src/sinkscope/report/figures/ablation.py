@@ -23,12 +23,21 @@ from sinkscope.evaluation.ablation import Outcome, Row, contrasts
 from sinkscope.evaluation.ablation.grid import PLAIN, SINKS
 from sinkscope.evaluation.grids import pool
 from sinkscope.interventions import MaskSinks
+from sinkscope.report.figures.cells import name_score, score_line
 from sinkscope.report.figures.inputs import Inputs
 from sinkscope.report.figures.labels import caption, entitle, printable, shortened
-from sinkscope.report.figures.panels import fresh_axes, legend_above, only_outer_labels, panels
-from sinkscope.report.figures.registry import figure
-from sinkscope.report.figures.score_lines import name_score, score_line
-from sinkscope.report.figures.style import BASE, INK, LINES, SINK, house_style
+from sinkscope.report.figures.making import figure
+from sinkscope.report.figures.style import (
+    BASE,
+    INK,
+    LINES,
+    SINK,
+    fresh_axes,
+    house_style,
+    legend_above,
+    only_outer_labels,
+    panels,
+)
 
 PLAIN_KEYS = "none"
 INTERVALS = "bars: 95 % intervals over examples"

@@ -25,9 +25,19 @@ from numpy.typing import NDArray
 from sinkscope.errors import UserError
 from sinkscope.report.figures.inputs import RULE, Inputs
 from sinkscope.report.figures.labels import caption, entitle, made_by, sample_label, shortened, token_label
-from sinkscope.report.figures.panels import color_bar, fresh_axes, hatched, label_places, owner, panels
-from sinkscope.report.figures.registry import figure
-from sinkscope.report.figures.style import INK, SINK, heat_colors, house_style
+from sinkscope.report.figures.making import figure
+from sinkscope.report.figures.style import (
+    INK,
+    SINK,
+    color_bar,
+    fresh_axes,
+    hatched,
+    heat_colors,
+    house_style,
+    label_places,
+    owner,
+    panels,
+)
 from sinkscope.sinks import SinkRule, mark_sinks
 from sinkscope.sinks.lexicon import Lexicon
 

@@ -17,10 +17,19 @@ from matplotlib.figure import Figure
 from sinkscope.errors import UserError
 from sinkscope.report.figures.inputs import RULE, Inputs, found_in, with_first
 from sinkscope.report.figures.labels import caption, entitle, made_by, model_label, token_label
-from sinkscope.report.figures.panels import fresh_axes, legend_above, owner, panels, percent_axis
-from sinkscope.report.figures.registry import figure
-from sinkscope.report.figures.style import BASE, INK, SINK, house_style
-from sinkscope.report.naming import distinct
+from sinkscope.report.figures.making import figure
+from sinkscope.report.figures.style import (
+    BASE,
+    INK,
+    SINK,
+    fresh_axes,
+    house_style,
+    legend_above,
+    owner,
+    panels,
+    percent_axis,
+)
+from sinkscope.report.traces import distinct
 from sinkscope.sinks import SinkRule, summarise
 from sinkscope.sinks.tables.base import Vocabulary
 
