@@ -12,7 +12,6 @@ from sinkscope.cli.choices import ABLATED, CONTROLS, ROOM, SCALES, check_names
 from sinkscope.cli.grid_progress import grid_progress, laying_out
 from sinkscope.cli.grid_report import say_next
 from sinkscope.cli.groups import OptionGroup, add_command
-from sinkscope.cli.keeping import KeepingOptions
 from sinkscope.cli.masking import MaskingOptions
 from sinkscope.cli.options import (
     MOST,
@@ -21,6 +20,7 @@ from sinkscope.cli.options import (
     Dtype,
     Examples,
     Json,
+    KeepingOptions,
     ModelNames,
     Revision,
     Seed,

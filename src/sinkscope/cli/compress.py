@@ -11,8 +11,7 @@ from sinkscope.cli.dropping import DroppingOptions, MeasuredOptions
 from sinkscope.cli.grid_progress import grid_progress, laying_out
 from sinkscope.cli.grid_report import Findings, print_findings, say_next, write_findings
 from sinkscope.cli.groups import add_command
-from sinkscope.cli.keeping import KeepingOptions
-from sinkscope.cli.options import Device, Dtype, Json, ModelNames, Revision, names, open_model
+from sinkscope.cli.options import Device, Dtype, Json, KeepingOptions, ModelNames, Revision, names, open_model
 
 if TYPE_CHECKING:
     from sinkscope.evaluation.compressed import Row

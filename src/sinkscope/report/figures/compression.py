@@ -24,22 +24,11 @@ from numpy.typing import NDArray
 
 from sinkscope.errors import UserError
 from sinkscope.evaluation.compressed import CONTROL, WHOLE, Row
+from sinkscope.report.figures import style
 from sinkscope.report.figures.cells import WHOLE_KEPT, budget_order, label_order, name_score, pooled, score_line
 from sinkscope.report.figures.inputs import Inputs
 from sinkscope.report.figures.labels import caption, entitle, printable, shortened
 from sinkscope.report.figures.making import figure
-from sinkscope.report.figures.style import (
-    LINES,
-    SOFT,
-    WIDE,
-    color_bar,
-    fresh_axes,
-    heat_colors,
-    house_style,
-    legend_above,
-    only_outer_labels,
-    panels,
-)
 
 INTERVALS = "bars: 95 % intervals over examples; all draws of random together"
 ACROSS = 2
@@ -49,7 +38,7 @@ _CROSSES = ("x", "+", "1", "2")
 """Markers of random keys, with different exceptions."""
 
 
-@house_style
+@style.house_style
 def compression_curves(rows: Sequence[Row], *, ax: Axes | None = None) -> Axes:
     """Draw the cells of one model and task. Returns the axes, `ax` or new ones.
 
@@ -57,7 +46,7 @@ def compression_curves(rows: Sequence[Row], *, ax: Axes | None = None) -> Axes:
     """
     if len({(row.model, row.task, row.when) for row in rows}) != 1:
         raise UserError("compression curves take the cells of one model and one task: draw others on axes of their own")
-    ax = fresh_axes(4.2, 2.7) if ax is None else ax
+    ax = style.fresh_axes(4.2, 2.7) if ax is None else ax
     paint(ax, rows)
     ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     entitle(ax, row_title(rows), INTERVALS)
@@ -89,12 +78,12 @@ def _looks(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
     controls = [label for label in labels if label.split(",")[0] == CONTROL]
     looks: dict[str, dict[str, Any]] = {}
     for number, label in enumerate(one for one in labels if one not in controls):
-        color, dash, marker = LINES[number % len(LINES)]
-        filled = {} if number < len(LINES) else {"mfc": "white"}
+        color, dash, marker = style.LINES[number % len(style.LINES)]
+        filled = {} if number < len(style.LINES) else {"mfc": "white"}
         looks[label] = {"color": color, "linestyle": dash, "marker": marker, **filled}
     for number, label in enumerate(controls):
         marker = _CROSSES[number % len(_CROSSES)]
-        looks[label] = {"color": SOFT, "linestyle": ":", "marker": marker, "markersize": 4.5}
+        looks[label] = {"color": style.SOFT, "linestyle": ":", "marker": marker, "markersize": 4.5}
     return looks
 
 
@@ -110,7 +99,7 @@ def compression_panels(inputs: Inputs) -> Figure:
     every = inputs.compressions
     if not every:
         raise UserError("no comparison of compressed caches was given (--compression FOLDER)")
-    drawn, axes = panels(len(every), height=2.3, across=ACROSS, share=False)
+    drawn, axes = style.panels(len(every), height=2.3, across=ACROSS, share=False)
     labels = list(dict.fromkeys(label for one in every for label in label_order(one.rows)))
     for ax, one in zip(axes, every, strict=True):
         paint(ax, one.rows, labels)
@@ -119,8 +108,8 @@ def compression_panels(inputs: Inputs) -> Figure:
     for ax in axes:
         handles |= {str(name): handle for handle, name in zip(*ax.get_legend_handles_labels(), strict=True)}
     if len({tuple(budget_order(one.rows)) for one in every}) == 1:
-        only_outer_labels(axes, ACROSS)
-    legend_above(drawn, handles.values(), handles.keys())
+        style.only_outer_labels(axes, ACROSS)
+    style.legend_above(drawn, handles.values(), handles.keys())
     caption(drawn, INTERVALS)
     return drawn
 
@@ -140,7 +129,7 @@ def found_shares(rows: Sequence[Row], label: str, kept: str) -> NDArray[np.float
     return shares
 
 
-@house_style
+@style.house_style
 def needle_map(rows: Sequence[Row], label: str = WHOLE, kept: str = WHOLE_KEPT, *, ax: Axes | None = None) -> Axes:
     """Draw one scorer at one budget. Returns the axes, `ax` or new ones.
 
@@ -149,11 +138,11 @@ def needle_map(rows: Sequence[Row], label: str = WHOLE, kept: str = WHOLE_KEPT, 
     shares = found_shares(rows, label, kept)
     if shares is None:
         raise UserError(f"there is no cell of {label} at {kept}")
-    ax = fresh_axes(3.2, 2.4) if ax is None else ax
+    ax = style.fresh_axes(3.2, 2.4) if ax is None else ax
     image = paint_needles(ax, shares, rows)
     ax.set_xlabel("length of the context, tokens")
     ax.set_ylabel("depth of the needle")
-    color_bar([ax], image, "share found")
+    style.color_bar([ax], image, "share found")
     entitle(ax, f"{row_title(rows)}: {label} at {kept}")
     return ax
 
@@ -161,7 +150,7 @@ def needle_map(rows: Sequence[Row], label: str = WHOLE, kept: str = WHOLE_KEPT, 
 def paint_needles(ax: Axes, shares: NDArray[np.float64], rows: Sequence[Row]) -> AxesImage:
     """The map without words but its ticks and numbers."""
     measure = rows[0].settings["measure"]
-    image = ax.imshow(shares, norm=_SHARES, cmap=heat_colors(), aspect="auto")
+    image = ax.imshow(shares, norm=_SHARES, cmap=style.heat_colors(), aspect="auto")
     ax.set_xticks(np.arange(shares.shape[1]), [str(length) for length in measure["lengths"]])
     ax.set_yticks(np.arange(shares.shape[0]), [f"{depth:g}" for depth in measure["depths"]])
     for (depth, length), share in np.ndenumerate(shares):
@@ -178,7 +167,7 @@ def needle_maps(inputs: Inputs) -> Figure:
         raise UserError("no needle test was given (sinkscope compress --task needle, then --compression FOLDER)")
     rows = tests[0]
     budgets, labels = budget_order(rows), label_order(rows)
-    drawn = Figure(figsize=(WIDE, 0.5 + 1.25 * len(labels)), layout="constrained")
+    drawn = Figure(figsize=(style.WIDE, 0.5 + 1.25 * len(labels)), layout="constrained")
     grid = drawn.subplots(len(labels), len(budgets), squeeze=False, sharex=True, sharey=True)
     images = []
     for across, (label, axes) in enumerate(zip(labels, grid, strict=True)):
@@ -193,7 +182,7 @@ def needle_maps(inputs: Inputs) -> Figure:
             ax.tick_params(labelbottom=True, labelleft=ax is axes[0] or kept == budgets[1])
     grid[0][0].set_xlabel("length, tokens")
     grid[0][0].set_ylabel("depth")
-    color_bar(list(grid.ravel()), images[0], "share found")
+    style.color_bar(list(grid.ravel()), images[0], "share found")
     measure = rows[0].settings["measure"]
     each = rows[0].outcome.n // (len(measure["lengths"]) * len(measure["depths"]))
     more = f"; of {len(tests)} needle tests the first" if len(tests) > 1 else ""

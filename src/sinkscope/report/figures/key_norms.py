@@ -20,27 +20,10 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from sinkscope.compression.diagnostics import NormReport, Which, norm_correlation, summarise_norms
+from sinkscope.report.figures import style
 from sinkscope.report.figures.inputs import RULE, Inputs, with_first
 from sinkscope.report.figures.labels import caption, entitle, made_by, model_label
 from sinkscope.report.figures.making import figure
-from sinkscope.report.figures.style import (
-    BASE,
-    COMMIT,
-    LINES,
-    PAPER,
-    SINK,
-    color_bar,
-    fresh_axes,
-    hatched,
-    house_style,
-    label_places,
-    legend_above,
-    only_outer_labels,
-    owner,
-    panels,
-    percent_axis,
-    whole_ticks,
-)
 from sinkscope.sinks import SinkRule
 from sinkscope.sinks.tables.base import add_sums, per
 
@@ -62,7 +45,7 @@ def norm_reports(
     return {label: summarise_norms(some, rule, ratio=KEPT, which=Which(group=group)) for label, some in samples.items()}
 
 
-@house_style
+@style.house_style
 def norm_curves(
     samples: Mapping[str, Iterable[xr.Dataset]], rule: SinkRule = RULE, *, group: str = "all"
 ) -> tuple[Axes, ...]:
@@ -71,32 +54,32 @@ def norm_curves(
     Returns the Axes.
     """
     reports = norm_reports(samples, rule, group=group)
-    drawn, axes = panels(len(PANELS), height=2.2, across=2, share=False)
+    drawn, axes = style.panels(len(PANELS), height=2.2, across=2, share=False)
     for ax, (name, title) in zip(axes, PANELS.items(), strict=True):
         for number, (label, report) in enumerate(reports.items()):
             paint_layers(ax, report.tables[name], name, label, number)
         entitle(ax, title if len(reports) > 1 else f"{next(iter(reports))}: {title}")
         ax.set_xlabel("layer")
-        whole_ticks(ax.xaxis)
+        style.whole_ticks(ax.xaxis)
     for ax in axes[2:]:
         ax.set_ylim(0, 1)
-        percent_axis(ax.yaxis)
-    only_outer_labels(axes, 2)
+        style.percent_axis(ax.yaxis)
+    style.only_outer_labels(axes, 2)
     if len(reports) > 1:
-        legend_above(drawn, [line for line in axes[0].lines if line.get_gid() == "mean"])
+        style.legend_above(drawn, [line for line in axes[0].lines if line.get_gid() == "mean"])
     caption(drawn, made_by(rule, None, group, f"kept: {KEPT:g} of the keys", "grey: a random order"))
     return tuple(axes)
 
 
 def paint_layers(ax: Axes, table: xr.Dataset, name: str, label: str, number: int) -> None:
     """One line with its interval, and what chance gives."""
-    color, dash, marker = LINES[number % len(LINES)]
+    color, dash, marker = style.LINES[number % len(style.LINES)]
     layers = table["layer"].values
     if name == "correlation":
-        ax.fill_between(layers, table["chance_low"], table["chance_high"], color=PAPER, linewidth=0, zorder=0)
+        ax.fill_between(layers, table["chance_low"], table["chance_high"], color=style.PAPER, linewidth=0, zorder=0)
     else:
         chance = np.ones(len(layers)) if name == "loss" else table["chance"].values
-        ax.plot(layers, chance, color=BASE, linewidth=0.8, gid="chance", zorder=1)
+        ax.plot(layers, chance, color=style.BASE, linewidth=0.8, gid="chance", zorder=1)
     ax.fill_between(layers, table["low"], table["high"], color=color, alpha=0.2, linewidth=0)
     every = max(1, len(layers) // _MARKERS)
     ax.plot(
@@ -114,7 +97,9 @@ def all_norm_curves(inputs: Inputs) -> Figure:
     return found
 
 
-COLORS = LinearSegmentedColormap.from_list("sinkscope-signs", ["#003f57", COMMIT, "#ffffff", SINK, "#6e2200"])
+COLORS = LinearSegmentedColormap.from_list(
+    "sinkscope-signs", ["#003f57", style.COMMIT, "#ffffff", style.SINK, "#6e2200"]
+)
 BAR = "rank correlation\n(below 0: low norms receive much)"
 RANKS = "Spearman's of key norm and received attention"
 AVERAGED = {"kv_head": "averaged over steps and samples", "step": "averaged over heads and samples"}
@@ -139,17 +124,17 @@ def _correlation_sums(sample: xr.Dataset, across: str, group: str) -> xr.Dataset
     return xr.Dataset({"sum": found.sum(rest), "rows": found.notnull().sum(rest)})
 
 
-@house_style
+@style.house_style
 def norm_map(
     samples: Iterable[xr.Dataset], *, across: str = "kv_head", group: str = "all", ax: Axes | None = None
 ) -> Axes:
     """Draw all these samples of one model, layer by key head or by step. Returns the axes, `ax` or new ones."""
     first, every = with_first(samples)
     shown = correlations(every, across=across, group=group)
-    ax = fresh_axes(3.8, 3.2) if ax is None else ax
+    ax = style.fresh_axes(3.8, 3.2) if ax is None else ax
     image = paint_signs(ax, shown, across, farthest([shown]))
     ax.set_ylabel("layer")
-    color_bar([ax], image, BAR)
+    style.color_bar([ax], image, BAR)
     entitle(ax, model_label(first), _made_by(group, across))
     return ax
 
@@ -161,11 +146,11 @@ def farthest(shown: Sequence[xr.DataArray]) -> float:
 
 def paint_signs(ax: Axes, shown: xr.DataArray, across: str, reach: float) -> AxesImage:
     """The map without its title; colours from -reach to reach."""
-    hatched(ax)
+    style.hatched(ax)
     values = np.ma.masked_invalid(shown.values)
     image = ax.imshow(values, norm=Normalize(-reach, reach), cmap=COLORS, aspect="auto", origin="lower")
     ax.set_xlabel(_LABEL[across])
-    label_places(ax, x=shown[across].values, y=shown["layer"].values)
+    style.label_places(ax, x=shown[across].values, y=shown["layer"].values)
     return image
 
 
@@ -177,14 +162,14 @@ def _correlation_maps(inputs: Inputs, across: str) -> Figure:
     """One panel a trace, one scale of colours."""
     subjects = inputs.traced()
     if len(subjects) == 1:
-        return owner(norm_map(subjects[0].samples, across=across, group=inputs.group))
+        return style.owner(norm_map(subjects[0].samples, across=across, group=inputs.group))
     shown = [correlations(one.samples, across=across, group=inputs.group) for one in subjects]
-    drawn, axes = panels(len(shown), height=2.5, share=False)
+    drawn, axes = style.panels(len(shown), height=2.5, share=False)
     images = [paint_signs(ax, one, across, farthest(shown)) for ax, one in zip(axes, shown, strict=True)]
     for ax, subject in zip(axes, subjects, strict=True):
         entitle(ax, subject.label)
     axes[0].set_ylabel("layer")
-    color_bar(axes, images[-1], BAR)
+    style.color_bar(axes, images[-1], BAR)
     caption(drawn, _made_by(inputs.group, across))
     return drawn
 

@@ -22,20 +22,11 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from sinkscope.errors import UserError
+from sinkscope.report.figures import style
 from sinkscope.report.figures.heat_map import depth_line
 from sinkscope.report.figures.inputs import RULE, Inputs, found_in, views
 from sinkscope.report.figures.labels import caption, entitle, made_by, sample_label
 from sinkscope.report.figures.making import figure
-from sinkscope.report.figures.style import (
-    LINES,
-    SOFT,
-    fresh_axes,
-    house_style,
-    owner,
-    panels,
-    percent_axis,
-    whole_ticks,
-)
 from sinkscope.sinks import SinkRule, displacement, received_from, sink_positions
 from sinkscope.sinks.lifetimes import lifetime_counts, survivors
 from sinkscope.sinks.tables.base import add_sums
@@ -48,13 +39,13 @@ _WIDEST = 1.8
 """Points; each further line is narrower, so that lines at the same place are all seen."""
 
 
-@house_style
+@style.house_style
 def top_positions(samples: Mapping[str, xr.Dataset], *, group: str = "all", ax: Axes | None = None) -> Axes:
     """Draw one line for each sample, by its label. Returns the axes, `ax` or new ones."""
-    ax = fresh_axes(4.6, 2.7) if ax is None else ax
+    ax = style.fresh_axes(4.6, 2.7) if ax is None else ax
     last = 0
     for number, (label, sample) in enumerate(samples.items()):
-        color, dash, marker = LINES[number % len(LINES)]
+        color, dash, marker = style.LINES[number % len(style.LINES)]
         where = sink_positions(sample, received=received_from(sample, group))["overall"]
         known = where.where(where != NOWHERE)
         every = max(1, known.sizes["step"] // _MARKERS)
@@ -64,12 +55,12 @@ def top_positions(samples: Mapping[str, xr.Dataset], *, group: str = "all", ax: 
         )  # fmt: skip
         last = max(last, int(sample["position"].max()))
     for length in sorted({int(sample.attrs.get("prompt_length", 0)) for sample in samples.values()} - {0}):
-        ax.axhline(length - 0.5, color=SOFT, linewidth=0.5, gid="prompt", zorder=1)
+        ax.axhline(length - 0.5, color=style.SOFT, linewidth=0.5, gid="prompt", zorder=1)
     ax.set_ylim(last + 0.5, -0.5)
     ax.set_xlabel("step")
     ax.set_ylabel("position of the strongest key")
-    whole_ticks(ax.xaxis)
-    whole_ticks(ax.yaxis)
+    style.whole_ticks(ax.xaxis)
+    style.whole_ticks(ax.yaxis)
     if len(samples) > 1:
         ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     one = next(iter(samples.values()))
@@ -82,7 +73,7 @@ def top_positions(samples: Mapping[str, xr.Dataset], *, group: str = "all", ax: 
 def all_top_positions(inputs: Inputs) -> Figure:
     """One line a trace, on the same axes."""
     samples = {f"{one.label}: {one.sample.attrs['id']}": one.sample for one in inputs.traced()}
-    return owner(top_positions(samples, group=inputs.group))
+    return style.owner(top_positions(samples, group=inputs.group))
 
 
 LIVES = "every sink of every layer and head, Kaplan-Meier"
@@ -140,21 +131,21 @@ def bin_name(number: int) -> str:
     return f"{low:+d}" if low == high != 0 else f"{low:+d} to {high:+d}" if number else "0"
 
 
-@house_style
+@style.house_style
 def lifetime_curves(
     samples: Mapping[str, _Some], rule: SinkRule = RULE, *, group: str = "all", ax: Axes | None = None
 ) -> Axes:
     """Draw survival, one line for the samples under each label. Returns the axes, `ax` or new ones."""
-    ax = fresh_axes(4.2, 2.6) if ax is None else ax
+    ax = style.fresh_axes(4.2, 2.6) if ax is None else ax
     paint_lives(ax, {label: survival(some, rule, group=group) for label, some in samples.items()})
     entitle(ax, _titled(samples, LIVED), made_by(rule, None, group, LIVES))
     return ax
 
 
-@house_style
+@style.house_style
 def displacement_shares(samples: Mapping[str, _Some], *, group: str = "all", ax: Axes | None = None) -> Axes:
     """Draw how far the strongest keys move, one line for the samples under each label. Returns the axes."""
-    ax = fresh_axes(4.2, 2.8) if ax is None else ax
+    ax = style.fresh_axes(4.2, 2.8) if ax is None else ax
     paint_moves(ax, {label: move_shares(some, group=group) for label, some in samples.items()})
     entitle(ax, _titled(samples, MOVED), made_by("the strongest key", None, group, MOVES))
     return ax
@@ -172,8 +163,8 @@ def paint_lives(ax: Axes, alive: Mapping[str, xr.DataArray], among: Sequence[str
     ax.set_ylim(0, 1)
     ax.set_xlabel("steps")
     ax.set_ylabel("sinks still alive")
-    whole_ticks(ax.xaxis)
-    percent_axis(ax.yaxis)
+    style.whole_ticks(ax.xaxis)
+    style.percent_axis(ax.yaxis)
     if len(alive) > 1:
         ax.legend(loc="upper right")
 
@@ -195,12 +186,12 @@ def paint_moves(ax: Axes, found: Mapping[str, Moves], among: Sequence[str] = ())
     ax.set_xlabel("positions moved from one step to the next")
     ax.set_ylabel("share of all steps")
     ax.legend(loc="upper left")
-    percent_axis(ax.yaxis)
+    style.percent_axis(ax.yaxis)
 
 
 def _look(label: str, among: Sequence[str]) -> tuple[str, Any, str]:
     """Colour, dash and marker."""
-    return LINES[among.index(label) % len(LINES)]
+    return style.LINES[among.index(label) % len(style.LINES)]
 
 
 def _titled(samples: Mapping[str, object], what: str) -> str:
@@ -213,7 +204,7 @@ def lives_and_moves(inputs: Inputs) -> Figure:
     subjects = inputs.traced()
     lives, no_lives = found_in(subjects, lambda one: survival(one.samples, inputs.rule, group=inputs.group))
     moves, no_moves = found_in(subjects, lambda one: move_shares(one.samples, group=inputs.group))
-    drawn, (left, right) = panels(2, height=2.9, share=False)
+    drawn, (left, right) = style.panels(2, height=2.9, share=False)
     labels = [one.label for one in subjects]
     paint_lives(left, lives, labels)
     paint_moves(right, moves, labels)

@@ -22,23 +22,10 @@ from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
 from sinkscope.errors import UserError
+from sinkscope.report.figures import style
 from sinkscope.report.figures.inputs import RULE, Inputs, views, with_first
 from sinkscope.report.figures.labels import SCORES, caption, entitle, made_by, model_label
 from sinkscope.report.figures.making import figure
-from sinkscope.report.figures.style import (
-    BASE,
-    INK,
-    LINES,
-    SINK,
-    color_bar,
-    fresh_axes,
-    heat_colors,
-    house_style,
-    label_places,
-    owner,
-    panels,
-    percent_axis,
-)
 from sinkscope.sinks import Excess, SinkRule, scaled, summarise
 from sinkscope.sinks.blocks import step_slices, widened
 from sinkscope.sinks.scales import require_scale
@@ -84,7 +71,7 @@ def _count(view: View, scale: str, edges: NDArray[np.float64]) -> NDArray[np.int
     return counts
 
 
-@house_style
+@style.house_style
 def score_histogram(
     samples: Iterable[xr.Dataset],
     rule: SinkRule = RULE,
@@ -96,7 +83,7 @@ def score_histogram(
     """Draw the histogram of all these samples of one model. Returns the axes, `ax` or new ones."""
     first, every = with_first(samples)
     counts = count_scores(every, rule, group=group, scale=scale)
-    ax = fresh_axes() if ax is None else ax
+    ax = style.fresh_axes() if ax is None else ax
     paint_histogram(ax, counts, scale)
     ax.set_ylabel("share of keys")
     entitle(ax, model_label(first), made_by(rule, scale, group, "every step, layer, head and key"))
@@ -108,15 +95,15 @@ def paint_histogram(ax: Axes, counts: xr.Dataset, scale: str) -> None:
     total = int(counts["keys"].sum())
     edges = np.append(counts["low"].values, counts["high"].values[-1])
     sinks = int(counts["sinks"].sum())
-    ax.stairs(counts["keys"].values / total, edges, fill=True, color=BASE, label=f"all {total:,} keys")
+    ax.stairs(counts["keys"].values / total, edges, fill=True, color=style.BASE, label=f"all {total:,} keys")
     ax.stairs(
-        counts["sinks"].values / total, edges, fill=True, facecolor=SINK, edgecolor=INK, hatch=_STROKES, linewidth=0.4,
-        label=f"sinks: {sinks / total:.2%}",
+        counts["sinks"].values / total, edges, fill=True, facecolor=style.SINK, edgecolor=style.INK, hatch=_STROKES,
+        linewidth=0.4, label=f"sinks: {sinks / total:.2%}",
     )  # fmt: skip
     ax.set_xscale("log")
     ax.set_yscale("log")
     if scale == "sum":
-        ax.axvline(1.0, color=INK, linewidth=0.7, linestyle=(0, (4, 2)), label="a fair share")
+        ax.axvline(1.0, color=style.INK, linewidth=0.7, linestyle=(0, (4, 2)), label="a fair share")
     ax.set_xlabel(f"score: {SCORES[scale]}")
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -131,8 +118,8 @@ def score_histograms(inputs: Inputs) -> Figure:
     subjects = inputs.traced()
     if len(subjects) == 1:
         samples = subjects[0].samples
-        return owner(score_histogram(samples, inputs.rule, group=inputs.group, scale=inputs.scale))
-    drawn, axes = panels(len(subjects), height=2.3)
+        return style.owner(score_histogram(samples, inputs.rule, group=inputs.group, scale=inputs.scale))
+    drawn, axes = style.panels(len(subjects), height=2.3)
     for ax, subject in zip(axes, subjects, strict=True):
         counts = count_scores(subject.samples, inputs.rule, group=inputs.group, scale=inputs.scale)
         paint_histogram(ax, counts, inputs.scale)
@@ -145,15 +132,15 @@ def score_histograms(inputs: Inputs) -> Figure:
 ANY_EPSILON = 0.0
 
 
-@house_style
+@style.house_style
 def epsilon_curves(
     samples: Mapping[str, Iterable[xr.Dataset]], *, group: str = "all", scale: str = "sum", ax: Axes | None = None
 ) -> Axes:
     """Draw one line for the samples under each label. Returns the axes, `ax` or new ones."""
-    ax = fresh_axes(4.2, 2.6) if ax is None else ax
+    ax = style.fresh_axes(4.2, 2.6) if ax is None else ax
     rule = Excess(ANY_EPSILON, scale)
     for number, (label, some) in enumerate(samples.items()):
-        color, dash, marker = LINES[number % len(LINES)]
+        color, dash, marker = style.LINES[number % len(style.LINES)]
         share = summarise(some, rule, group, tables=["epsilon"]).tables["epsilon"]["non_sink_share"].squeeze("scale")
         epsilons = share["epsilon"].values
         ax.plot(
@@ -163,7 +150,7 @@ def epsilon_curves(
     ax.set_ylim(top=1.0)
     ax.set_xlabel(f"epsilon (scale {scale})")
     ax.set_ylabel("keys that are no sinks")
-    percent_axis(ax.yaxis)
+    style.percent_axis(ax.yaxis)
     if len(samples) > 1:
         ax.legend(loc="lower right")
     title = next(iter(samples)) if len(samples) == 1 else "share of keys that are no sinks"
@@ -174,7 +161,7 @@ def epsilon_curves(
 @figure("epsilon", "share of keys that are no sinks by epsilon, for all traces (Fig. 10)")
 def all_epsilon_curves(inputs: Inputs) -> Figure:
     """One line a trace, over all its samples, on the same axes."""
-    return owner(epsilon_curves(inputs.by_label(), group=inputs.group, scale=inputs.scale))
+    return style.owner(epsilon_curves(inputs.by_label(), group=inputs.group, scale=inputs.scale))
 
 
 STRONGEST = "the strongest key of each step"
@@ -195,17 +182,17 @@ def strengths(samples: Iterable[xr.Dataset], *, group: str = "all", scale: str =
     return {"sum": table["top_score"].transpose("layer", "head"), "percent": 100 * share, "mean": share}[scale]
 
 
-@house_style
+@style.house_style
 def layer_head_map(
     samples: Iterable[xr.Dataset], *, group: str = "all", scale: str = "sum", ax: Axes | None = None
 ) -> Axes:
     """Draw all these samples of one model. Returns the axes, `ax` or new ones."""
     first, every = with_first(samples)
     shown = strengths(every, group=group, scale=scale)
-    ax = fresh_axes(3.8, 3.2) if ax is None else ax
+    ax = style.fresh_axes(3.8, 3.2) if ax is None else ax
     image = paint_strengths(ax, shown, float(shown.max()))
     ax.set_ylabel("layer")
-    color_bar([ax], image, f"strongest key's score\n{SCORES[scale]}")
+    style.color_bar([ax], image, f"strongest key's score\n{SCORES[scale]}")
     entitle(ax, model_label(first), made_by(STRONGEST, scale, group, AVERAGED))
     return ax
 
@@ -213,9 +200,9 @@ def layer_head_map(
 def paint_strengths(ax: Axes, shown: xr.DataArray, highest: float) -> AxesImage:
     """The map without its title; colours from 0 to `highest`."""
     norm = Normalize(0, highest)
-    image = ax.imshow(shown.values, norm=norm, cmap=heat_colors(), aspect="auto", origin="lower")
+    image = ax.imshow(shown.values, norm=norm, cmap=style.heat_colors(), aspect="auto", origin="lower")
     ax.set_xlabel("head")
-    label_places(ax, x=shown["head"].values, y=shown["layer"].values)
+    style.label_places(ax, x=shown["head"].values, y=shown["layer"].values)
     return image
 
 
@@ -224,14 +211,14 @@ def layer_head_maps(inputs: Inputs) -> Figure:
     """One panel a trace, one scale of colours."""
     subjects = inputs.traced()
     if len(subjects) == 1:
-        return owner(layer_head_map(subjects[0].samples, group=inputs.group, scale=inputs.scale))
+        return style.owner(layer_head_map(subjects[0].samples, group=inputs.group, scale=inputs.scale))
     shown = [strengths(one.samples, group=inputs.group, scale=inputs.scale) for one in subjects]
-    drawn, axes = panels(len(shown), height=2.5, share=False)
+    drawn, axes = style.panels(len(shown), height=2.5, share=False)
     highest = float(np.max([one.max() for one in shown]))
     images = [paint_strengths(ax, one, highest) for ax, one in zip(axes, shown, strict=True)]
     for ax, subject in zip(axes, subjects, strict=True):
         entitle(ax, subject.label)
     axes[0].set_ylabel("layer")
-    color_bar(axes, images[-1], f"strongest key's score\n{SCORES[inputs.scale]}")
+    style.color_bar(axes, images[-1], f"strongest key's score\n{SCORES[inputs.scale]}")
     caption(drawn, made_by(STRONGEST, inputs.scale, inputs.group, AVERAGED))
     return drawn
