@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sinkscope.cli.select.measuring import read_table
+from sinkscope.cli.select.opening import read_table
 from sinkscope.errors import UserError
 from sinkscope.families.packaged import find_packaged
 from sinkscope.files import parse_json

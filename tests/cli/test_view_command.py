@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from cli_runs import Command, files_under, strict_json
 
-from sinkscope.cli import view
+from sinkscope.cli import showing
 from sinkscope.report.page import PageServer
 
 COMMAND = (sys.executable, "-c", "from sinkscope.cli.main import main; main()", "view")
@@ -83,7 +83,7 @@ def test_a_browser_is_opened_where_there_is_a_screen(
 def test_what_is_not_shown_is_told(
     sinkscope: Command, trace: Path, interrupted: list[tuple[str, int, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(view, "MOST_SAMPLES", 1)
+    monkeypatch.setattr(showing, "MOST_SAMPLES", 1)
     told = sinkscope("view", trace, "--no-browser").out.splitlines()
     assert told[0] == f"note: {trace}: the first 1 of 2 samples are shown; name others (--sample)"
     assert len(sinkscope("view", trace, "--no-browser", "--sample", "q1").out.splitlines()) == 1

@@ -24,7 +24,7 @@ from sinkscope.errors import UserError
 from sinkscope.evaluation.compressed import Grid, Row, contrasts, verdicts
 from sinkscope.evaluation.compressed.grid import cell_of
 from sinkscope.evaluation.compressed.labels import kept_label, place_of
-from sinkscope.report.figures.compression_cells import budget_order
+from sinkscope.report.figures.cells import budget_order
 
 EARLY, LATE = PerLayerBudget((1.0, 1.0, 0.9)), PerLayerBudget((0.3, 0.3, 0.3))
 RIGHT, HALF, NONE = exact(*[1] * 20), exact(*[1, 0] * 10), exact(*[0] * 20)

@@ -13,8 +13,8 @@ from sinkscope.compression import Compress, SkipLayers
 from sinkscope.errors import UserError
 from sinkscope.intervals import wilson_interval
 from sinkscope.report import figures
-from sinkscope.report.figures.compression_cells import budget_order, label_order, pooled
-from sinkscope.report.figures.needle import found_shares
+from sinkscope.report.figures.cells import budget_order, label_order, pooled
+from sinkscope.report.figures.compression import found_shares
 
 PLACES: dict[str, Any] = {"lengths": [32, 64, 96], "depths": [0.0, 1.0]}
 WHOLE = [1.0] * 12

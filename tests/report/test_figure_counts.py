@@ -27,7 +27,7 @@ from report_samples import (
 
 from sinkscope.errors import UserError
 from sinkscope.report import figures
-from sinkscope.report.figures.lifetimes import bin_name, lives_and_moves, move_shares, survival
+from sinkscope.report.figures.motion import bin_name, lives_and_moves, move_shares, survival
 from sinkscope.report.figures.scores import LOWEST, count_scores
 from sinkscope.report.figures.tokens import token_panels, top_tokens
 from sinkscope.sinks import Excess, Threshold, TopK, pick

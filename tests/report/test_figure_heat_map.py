@@ -31,7 +31,7 @@ from report_samples import (
 
 from sinkscope.errors import UserError
 from sinkscope.report import figures
-from sinkscope.report.figures.groups import asking_groups
+from sinkscope.report.figures.heat_map import asking_groups
 from sinkscope.sinks import Excess, Threshold, TopK, pick
 
 

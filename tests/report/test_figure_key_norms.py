@@ -8,8 +8,7 @@ from report_samples import HEADS, LAYERS, caption_of, figure_of, legend_labels, 
 from sinkscope.compression.diagnostics import norm_correlation, summarise_norms
 from sinkscope.errors import UserError
 from sinkscope.report.figures import FIGURES, Inputs, Subject
-from sinkscope.report.figures.key_norm_maps import correlations, norm_map
-from sinkscope.report.figures.key_norms import PANELS, norm_curves
+from sinkscope.report.figures.key_norms import PANELS, correlations, norm_curves, norm_map
 from sinkscope.sinks import TopK
 
 RULE = TopK(1)

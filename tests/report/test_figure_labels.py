@@ -19,7 +19,7 @@ from sinkscope.report.figures.labels import (
     token_label,
     wrapped,
 )
-from sinkscope.report.naming import distinct, masked_label
+from sinkscope.report.traces import distinct, masked_label
 from sinkscope.sinks import Excess, First, Threshold, TopK
 from sinkscope.sinks.lexicon import Lexicon
 

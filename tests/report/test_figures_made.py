@@ -13,7 +13,7 @@ from sinkscope.decoding import Decoding, Denoising
 from sinkscope.errors import UserError
 from sinkscope.families import Model, load_model
 from sinkscope.report import figures
-from sinkscope.report.figures.registry import find_figure
+from sinkscope.report.figures.making import find_figure
 from sinkscope.sinks import Excess
 from sinkscope.trace import Maps, Prompt, Recording, open_trace, record
 
@@ -176,9 +176,7 @@ def test_a_new_figure_is_found_by_its_name(tmp_path: Path) -> None:
         made = figures.make_figures(figures.Inputs(), tmp_path, ending="png", only=["blank"])
         assert made.files["blank"].read_bytes().startswith(b"\x89PNG")
     finally:
-        from sinkscope.report.figures import registry
-
-        del registry.FIGURES._things["blank"]
+        del figures.FIGURES._things["blank"]
 
 
 def test_every_figure_is_named_and_explained() -> None:

@@ -11,7 +11,7 @@ from browsing import NARROW, Visit, browser, visiting
 from page_traces import MASK, Made
 
 from sinkscope.report.page import choose, read_template, write_report
-from sinkscope.report.page.template import PLACEHOLDER
+from sinkscope.report.page.writing import PLACEHOLDER
 from sinkscope.sinks import Excess, find_sinks
 from sinkscope.trace import open_trace
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sinkscope.report.page.template import PAGE, PLACEHOLDER
+from sinkscope.report.page.writing import PAGE, PLACEHOLDER
 
 FRONTEND = Path(__file__).parents[2] / "frontend"
 

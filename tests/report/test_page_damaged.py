@@ -14,7 +14,7 @@ from page_reading import LITTLE_PAGE
 from page_traces import Made
 
 from sinkscope.errors import UserError
-from sinkscope.report.page import Live, PageServer, Template, choose, read_template, template, write_report
+from sinkscope.report.page import Live, PageServer, Template, choose, read_template, write_report, writing
 from sinkscope.trace import open_trace
 
 
@@ -23,7 +23,7 @@ def page(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFacto
     """A little page in place of the built one."""
     file = tmp_path_factory.mktemp("page") / "page.html"
     file.write_text(LITTLE_PAGE, encoding="utf-8")
-    monkeypatch.setattr(template, "PAGE", file)
+    monkeypatch.setattr(writing, "PAGE", file)
     return read_template(file)
 
 

@@ -9,14 +9,14 @@ from page_reading import LITTLE_PAGE, check_close, read_array, read_page
 
 import sinkscope as ss
 from sinkscope.families import Model
-from sinkscope.report.page import template
+from sinkscope.report.page import writing
 
 
 @pytest.fixture
 def trace(tiny: Callable[[str], Model], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ss.Trace:
     """Two samples; and a little page in place of the built one."""
     (tmp_path / "page.html").write_text(LITTLE_PAGE, encoding="utf-8")
-    monkeypatch.setattr(template, "PAGE", tmp_path / "page.html")
+    monkeypatch.setattr(writing, "PAGE", tmp_path / "page.html")
     settings = ss.Denoising(gen_length=4, block_length=4, steps=4)
     return ss.record(tiny("llada-tiny"), [[5, 9, 2], [7, 3]], settings, out=tmp_path / "t.zarr")
 

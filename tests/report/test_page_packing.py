@@ -16,12 +16,12 @@ from sinkscope.report.page.packing import (
     FEWEST_CODES,
     Blocks,
     attention_entry,
+    fair_scale,
     pack_attention,
     pack_step,
     plain_entry,
     served_entry,
 )
-from sinkscope.report.page.quantising import fair_scale
 
 Values = NDArray[np.floating]
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
-from sinkscope.report.page.quantising import LogScale, fair_scale
+from sinkscope.report.page.packing import LogScale, fair_scale
 
 Values = NDArray[np.floating]
 

@@ -16,7 +16,7 @@ from sinkscope.decoding import Decoding, Denoising
 from sinkscope.errors import UserError
 from sinkscope.families import Model, load_model
 from sinkscope.files import write_whole
-from sinkscope.report.page import choose, document, read_template, show, template, write_report
+from sinkscope.report.page import choose, document, read_template, show, write_report, writing
 from sinkscope.trace import Prompt, open_trace, record
 
 
@@ -24,7 +24,7 @@ from sinkscope.trace import Prompt, open_trace, record
 def little_page(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     file = tmp_path_factory.mktemp("page") / "page.html"
     file.write_text(LITTLE_PAGE, encoding="utf-8")
-    monkeypatch.setattr(template, "PAGE", file)
+    monkeypatch.setattr(writing, "PAGE", file)
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,8 @@ from transformers import ViTConfig, ViTForImageClassification
 from sinkscope.errors import UserError
 from sinkscope.report import selection
 from sinkscope.report.figures import FORMATS, write_figure
+from sinkscope.report.selection.accuracy import model_title
 from sinkscope.report.selection.kept import RIGHT, WRONG
-from sinkscope.report.selection.naming import model_title
 from sinkscope.selection import SelectiveViT, wrap
 from sinkscope.selection.agreement import Agreement
 from sinkscope.selection.data import ImageSet

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sinkscope.sinks import Excess, SinkRule, Threshold, TopK, ZScore
 from sinkscope.sinks.find import mark_sinks
 from sinkscope.trace.layout import Counts, Statistics, plan_layout
-from sinkscope.trace.rounding import BELOW, TOP, rounded
+from sinkscope.trace.sample import BELOW, TOP, rounded
 
 RULES: list[SinkRule] = [
     Excess(0.0), Excess(3.0), Excess(0.03, scale="mean"), ZScore(3.0), ZScore(0.0), Threshold(0.3), TopK(1), TopK(TOP),

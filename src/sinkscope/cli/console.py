@@ -4,12 +4,14 @@ Results go to standard output, everything else to standard error. Nothing that i
 whatever a file's names or a model's words hold: `say` and both consoles write such letters as escapes.
 """
 
+from __future__ import annotations
+
 import json
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from shutil import get_terminal_size
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.cells import cell_len
@@ -20,6 +22,11 @@ from rich.table import Table
 from rich.text import Text
 
 from sinkscope.errors import clean
+from sinkscope.versions import versions_now
+
+if TYPE_CHECKING:
+    from sinkscope.families import Model
+
 
 UNLIMITED = 400
 """Columns where neither COLUMNS nor a terminal sets the width."""
@@ -88,6 +95,12 @@ def print_heading(name: str, rest: str) -> None:
     out.print(Text.assemble((name, "bold"), f": {rest}"))
 
 
+def say_notes(notes: Iterable[str]) -> None:
+    """What should be known of a result, a line each."""
+    for note in notes:
+        say(f"note: {note}")
+
+
 def say_next(*commands: Sequence[object]) -> None:
     """Name the commands to go on with, each in a line that can be copied."""
     for command in commands:
@@ -125,3 +138,9 @@ def progress(quiet: bool) -> Iterator[Progress]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=err, transient=True, disable=quiet or not err.is_terminal) as bar:
         yield bar
+
+
+def origin(model: Model) -> dict[str, Any]:
+    """What a JSON document says of where its numbers come from: the model, and the versions of what ran it."""
+    told = {"name": model.name, "revision": model.revision, "dtype": str(model.dtype), "device": str(model.device)}
+    return {"model": told, "versions": versions_now()}

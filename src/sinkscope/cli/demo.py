@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sinkscope.cli import console
+from sinkscope.cli.choices import TWINS
 from sinkscope.cli.groups import add_command
 from sinkscope.cli.options import Json
 from sinkscope.errors import UserError
@@ -86,9 +88,8 @@ def _demo(
     as_json: Json = False,
 ) -> None:
     """Trace models that differ in how they generate, and compare where their attention goes."""
-    names, work = (
-        (("smollm2-135m", "rxnmapper"), _real_work) if real else (("twin-ar", "twin-dlm", "twin-adapted"), _twin_work)
-    )
+    names: tuple[str, ...] = ("smollm2-135m", "rxnmapper") if real else TWINS
+    work = _real_work if real else _twin_work
     if (out / "zarr.json").exists():
         raise UserError(f"{out} is a trace itself: name a folder for the traces of the demo (--out)")
     watched = [_watch(name, work, out, as_json) for name in names]
@@ -154,13 +155,12 @@ def _masked(model: Model, text: str) -> list[int]:
 
     from sinkscope.decoding import encode_prompts
 
-    tokens = encode_prompts(model, text)[0]
-    assert model.family.mask_token_id is not None
-    open_positions = [place for place, token in enumerate(tokens) if token not in model.family.special_ids]
-    order = torch.randperm(len(open_positions), generator=torch.Generator().manual_seed(0)).tolist()
-    for place in order[: round(MASKED_SHARE * len(open_positions))]:
-        tokens[open_positions[place]] = model.family.mask_token_id
-    return tokens
+    tokens, mask = encode_prompts(model, text)[0], model.family.mask_token_id
+    assert mask is not None
+    places = [place for place, token in enumerate(tokens) if token not in model.family.special_ids]
+    order = torch.randperm(len(places), generator=torch.Generator().manual_seed(0)).tolist()
+    masked = {places[place] for place in order[: round(MASKED_SHARE * len(places))]}
+    return [mask if place in masked else token for place, token in enumerate(tokens)]
 
 
 def _answers(watched: Sequence[_Watched]) -> list[dict[str, str]]:
@@ -171,10 +171,8 @@ def _answers(watched: Sequence[_Watched]) -> list[dict[str, str]]:
     for task in PROBLEMS:
         [example] = examples(find_task(task), 1)
         said = {one.name: str(one.trace[task].attrs["text"]).strip() for one in watched}
-        marked = {
-            name: text if find_task(task).is_right(example.answer, text) else f"{text} (wrong)"
-            for name, text in said.items()
-        }
+        right = find_task(task).is_right
+        marked = {name: text if right(example.answer, text) else f"{text} (wrong)" for name, text in said.items()}
         found.append({"task": task, "problem": example.prompt, "answer": example.answer, **marked})
     return found
 
@@ -189,11 +187,8 @@ def _print(watched: Sequence[_Watched], findings: Sequence[str], out: Path) -> N
     _print_layers(watched)
     for one in watched:
         cells = one.rows("tokens")[:4]
-        console.out.print(
-            console.table(
-                f"What the top position holds, {one.name}", list(cells[0]), [list(row.values()) for row in cells]
-            )
-        )
+        held = [list(row.values()) for row in cells]
+        console.out.print(console.table(f"What the top position holds, {one.name}", list(cells[0]), held))
     for finding in findings:
         console.out.print(f"- {finding}", markup=False, highlight=False)
     traces = [out / f"{name}.zarr" for name in names]
@@ -205,16 +200,17 @@ def _print(watched: Sequence[_Watched], findings: Sequence[str], out: Path) -> N
 
 def _print_layers(watched: Sequence[_Watched]) -> None:
     """Strength and motion by layer, the models side by side."""
-    columns = [
-        ("rows with a sink", [[row["any"] for row in one.rows("layers")] for one in watched]),
-        ("top receives", [[row["top_received"] for row in one.rows("layers")] for one in watched]),
-        (FINISHED, [one.finished for one in watched]),
-        ("top moves", [[row["moved"] for row in one.rows("motion")] for one in watched]),
-    ]
+    layers, motion = ([one.rows(table) for one in watched] for table in ("layers", "motion"))
+    columns: dict[str, list[list[Any]]] = {
+        "rows with a sink": [[row["any"] for row in rows] for rows in layers],
+        "top receives": [[row["top_received"] for row in rows] for rows in layers],
+        FINISHED: [one.finished for one in watched],
+        "top moves": [[row["moved"] for row in rows] for rows in motion],
+    }
     rows = [
-        [what, layer, *(found[layer] if layer < len(found) else None for found in by_model)]
-        for what, by_model in columns
-        for layer in range(max(map(len, by_model)))
+        [what, layer, *values]
+        for what, by_model in columns.items()
+        for layer, values in enumerate(zip_longest(*by_model))
     ]
     caption = "A row of an autoregressive model is one query's attention after the first step; a finished pass has all."
     console.out.print(console.table("By layer", ["", "layer", *(one.name for one in watched)], rows, caption=caption))

@@ -8,6 +8,7 @@ import typer
 
 from sinkscope.cli import console
 from sinkscope.cli.choices import ROOM, TASKS, check_names
+from sinkscope.cli.console import origin
 from sinkscope.cli.groups import add_command
 from sinkscope.cli.options import (
     MOST,
@@ -22,7 +23,6 @@ from sinkscope.cli.options import (
     names,
     open_model,
 )
-from sinkscope.cli.origin import origin
 
 if TYPE_CHECKING:
     from sinkscope.evaluation import Score

@@ -1,4 +1,4 @@
-"""`sinkscope generate`: run a model's decoding loop on prompts and print what it writes."""
+"""`sinkscope info` and `sinkscope generate`: what a model is and how it would be decoded, and what it writes."""
 
 from dataclasses import asdict
 from typing import Any
@@ -9,38 +9,79 @@ from sinkscope.cli import console
 from sinkscope.cli.groups import add_command
 from sinkscope.cli.masking import OneMasking, masked_line
 from sinkscope.cli.options import (
-    BatchSize,
-    Chat,
     DecodingOptions,
     Device,
     Dtype,
     Json,
-    Limit,
+    MaybeModel,
     ModelName,
-    PromptFile,
-    PromptText,
+    PromptOptions,
     Revision,
     caution_without_question,
     open_model,
-    prompts_from,
 )
-from sinkscope.cli.origin import origin
+
+_SHOWN = 12
+"""Entries of a list that a table shows."""
 
 
 def add_to(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the commands."""
+    add_command(app, "info", _info)
     add_command(app, "generate", _generate)
+
+
+def _info(model_name: MaybeModel = None, revision: Revision = None, as_json: Json = False) -> None:
+    """Tell what a model is, without loading its weights. Without MODEL: the families and packaged models there are."""
+    if model_name is None:
+        _list(as_json)
+        return
+    from sinkscope.families import describe_model
+
+    found = asdict(describe_model(model_name, revision=revision))
+    if as_json:
+        console.print_json({**found, "folder": str(found["folder"])})
+        return
+    rows = [[name.replace("_", " "), _told(value)] for name, value in found.items() if value not in (None, (), {})]
+    console.out.print(console.table(str(found["name"]), ["what", "value"], rows))
+
+
+def _list(as_json: bool) -> None:
+    from sinkscope.families import PACKAGED, adapters
+
+    families = {adapter.name: adapter.summary for adapter in adapters()}
+    packaged = {name: {"summary": one.summary, "install": one.install} for name, one in PACKAGED.items()}
+    if as_json:
+        console.print_json({"families": families, "packaged": packaged})
+        return
+    console.out.print(console.table("Families", ["name", "what it loads"], list(families.items())))
+    rows = [[name, one.summary, one.install] for name, one in PACKAGED.items()]
+    console.out.print(console.table("Packaged models", ["name", "what it is", "if it is missing, run"], rows))
+
+
+def _told(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}" if value >= 10_000 else str(value)
+    if isinstance(value, dict):
+        return _listed([f"{key}={one!r}" if isinstance(key, str) else f"{key} {one}" for key, one in value.items()])
+    if isinstance(value, tuple):
+        return _listed([str(one) for one in value])
+    return str(value)
+
+
+def _listed(parts: list[str]) -> str:
+    """The first few, and how many there are. `--json` has them all."""
+    more = f" ... ({len(parts):,} in all)" if len(parts) > _SHOWN else ""
+    return ", ".join(parts[:_SHOWN]) + more
 
 
 def _generate(
     model_name: ModelName,
     decoding: DecodingOptions,
     masking: OneMasking,
-    prompt: PromptText = None,
-    prompts: PromptFile = None,
-    chat: Chat = False,
-    limit: Limit = None,
-    batch_size: BatchSize = 1,
+    asked: PromptOptions,
     dtype: Dtype = None,
     device: Device = None,
     revision: Revision = None,
@@ -50,7 +91,7 @@ def _generate(
     from sinkscope.decoding import encode_prompts, generate
     from sinkscope.decoding.generation import check_prompts, most_steps, warn_beyond_training
 
-    given = prompts_from(prompt, prompts, limit, chat)
+    given = asked.read()
     intervention = masking.intervention()
     model = open_model(model_name, dtype, device, revision)
     settings = decoding.settings_for(model)
@@ -61,29 +102,23 @@ def _generate(
     caution_without_question(model, given)
     results: list[dict[str, Any]] = []
     with console.progress(as_json) as bar:
-        for start in range(0, len(given), batch_size):
-            batch = given[start : start + batch_size]
-            encoded = every[start : start + batch_size]
+        for start in range(0, len(given), asked.batch_size):
+            batch, encoded = (some[start : start + asked.batch_size] for some in (given, every))
             task = bar.add_task(f"prompt {start + 1} of {len(given)}", total=most_steps(model, encoded, settings))
             done = generate(
-                model,
-                encoded,
-                settings,
-                intervention=intervention,
-                on_step=lambda _, task=task: bar.advance(task),  # type: ignore[misc]
+                model, encoded, settings, intervention=intervention, on_step=lambda _, task=task: bar.advance(task)
             )
             bar.remove_task(task)
             for row, (one, tokens) in enumerate(zip(batch, encoded, strict=True)):
                 sequence = done.sequences[row, done.prompt_length - len(tokens) :].tolist()
                 text = None if done.text is None else done.text[row]
-                passes = done.forward_passes
-                result: dict[str, Any] = {"id": one.id, "text": text, "sequence": sequence, "forward_passes": passes}
+                result = {"id": one.id, "text": text, "sequence": sequence, "forward_passes": done.forward_passes}
                 if done.removed is not None:
                     result["removed"] = done.removed.row(row).to_dict()
                 results.append(result)
     if as_json:
         masked = {} if intervention is None else {"intervention": intervention.to_dict()}
-        console.print_json({**origin(model), "settings": asdict(settings), **masked, "results": results})
+        console.print_json({**console.origin(model), "settings": asdict(settings), **masked, "results": results})
         return
     _print(results)
 

@@ -1,4 +1,4 @@
-"""Options that several commands take: the model, prompts, and how to generate.
+"""Options that several commands take: the model, prompts, how to generate, and where results are kept.
 
 A command asks for `decoding: DecodingOptions`; every field of the class becomes an option of the command. An option
 that is not given leaves the family's own setting.
@@ -9,9 +9,11 @@ What takes several values takes them with commas between them, or the option rep
 
 from __future__ import annotations
 
+import json
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, fields, replace
 from math import isfinite
 from pathlib import Path
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from sinkscope.families import Model
     from sinkscope.trace import Prompt
 
+
 T = TypeVar("T")
 MOST = 1_000_000
 """Examples, prompts or pictures of one command, and of them together in one batch."""
@@ -42,21 +45,14 @@ def _check_folders(given: T) -> T:
     return given
 
 
-ModelName = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL",
-        callback=_check_folders,
-        help="Folder, GGUF file, hub name, or a packaged model (see `sinkscope info`).",
-    ),
-]
-ModelNames = Annotated[
-    list[str], typer.Argument(metavar="MODEL...", callback=_check_folders, help="One or more models.")
-]
-MaybeModel = Annotated[
-    str | None,
-    typer.Argument(metavar="[MODEL]", callback=_check_folders, help="Folder, GGUF file, hub name or packaged model."),
-]
+def _model_argument(metavar: str, help_line: str) -> Any:
+    return typer.Argument(metavar=metavar, callback=_check_folders, help=help_line)
+
+
+_PLACES = "Folder, GGUF file, hub name, or a packaged model (see `sinkscope info`)."
+ModelName = Annotated[str, _model_argument("MODEL", _PLACES)]
+ModelNames = Annotated[list[str], _model_argument("MODEL...", "One or more models.")]
+MaybeModel = Annotated[str | None, _model_argument("[MODEL]", "Folder, GGUF file, hub name or packaged model.")]
 
 
 def _check_dtype(name: str | None) -> str | None:
@@ -71,14 +67,6 @@ Dtype = Annotated[str | None, typer.Option(callback=_check_dtype, help=f"{', '.j
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 ...; a GPU if there is one.")]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub model.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
-PromptText = Annotated[str | None, typer.Option("--prompt", help="One prompt.")]
-PromptFile = Annotated[
-    str | None,
-    typer.Option("--prompts", metavar="FILE", help="JSON lines with id and prompt or messages; - reads stdin."),
-]
-Chat = Annotated[
-    bool, typer.Option("--chat", help="Put text prompts into the model's chat template, as a user's turn.")
-]
 
 
 def limit_option(help_line: str) -> Any:
@@ -86,7 +74,6 @@ def limit_option(help_line: str) -> Any:
     return typer.Option("--limit", "--n", min=1, max=MOST, metavar="N", help=help_line)
 
 
-Limit = Annotated[int | None, limit_option("Take the first N prompts.")]
 Examples = Annotated[int, limit_option("Examples of each task.")]
 BatchSize = Annotated[int, typer.Option(min=1, max=MOST, help="Prompts, examples or pictures run together.")]
 Seed = Annotated[int, typer.Option(min=0, max=MOST_SEED, help="Seed of the examples.")]
@@ -115,21 +102,16 @@ class DecodingOptions(OptionGroup):
     seed: Annotated[int | None, typer.Option(min=0, max=MOST_SEED, help="Seed of all noise.")] = None
 
     def __post_init__(self) -> None:
-        for what, name, known in (
-            ("schedule", self.schedule, SCHEDULES),
-            ("confidence", self.confidence, CONFIDENCE),
-            ("cache", self.cache, CACHES),
-        ):
-            check_names(what, [] if name is None else [name], known)
+        named = {"schedule": SCHEDULES, "confidence": CONFIDENCE, "cache": CACHES}
+        for name, known in named.items():
+            check_names(name, filter(None, [vars(self)[name]]), known)
         _ = self._given
 
     @property
     def _given(self) -> dict[str, Any]:
         given = {name: value for name, value in vars(self).items() if value is not None and value != []}
-        lists: dict[str, Any] = {
-            name: whole_numbers(option_name(name), given[name]) for name in ("suppress", "defer") if name in given
-        }
-        return {**given, **lists}
+        lists = [name for name in ("suppress", "defer") if name in given]
+        return {**given, **{name: whole_numbers(option_name(name), given[name]) for name in lists}}
 
     def settings_for(self, model: Model) -> Settings:
         """The family's settings with what was given on the command line."""
@@ -144,47 +126,49 @@ class DecodingOptions(OptionGroup):
         values = {**vars(default), **given}
         if isinstance(default, Decoding):
             return Decoding(**values)
-        return Denoising(**_scaled(values, given))
+        if "gen_length" in given:  # a length of one's own needs no steps and blocks of one's own
+            if "steps" not in given:
+                values["steps"] = None
+            if "block_length" not in given and values["block_length"] is not None and values["gen_length"] > 0:
+                values["block_length"] = min(values["block_length"], values["gen_length"])
+        return Denoising(**values)
 
 
-def _scaled(values: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """A length of one's own does not need steps and blocks of one's own.
+@dataclass(frozen=True, kw_only=True)
+class PromptOptions(OptionGroup):
+    """What the model is given."""
 
-    One position a step, blocks no longer than it.
-    """
-    if "gen_length" not in given:
-        return values
-    length = values["gen_length"]
-    if "steps" not in given:
-        values["steps"] = None
-    if "block_length" not in given and values["block_length"] is not None and length > 0:
-        values["block_length"] = min(values["block_length"], length)
-    return values
+    panel: ClassVar[str] = "Prompts"
 
+    prompt: Annotated[str | None, typer.Option(help="One prompt.")] = None
+    prompts: Annotated[
+        str | None, typer.Option(metavar="FILE", help="JSON lines with id and prompt or messages; - reads stdin.")
+    ] = None
+    chat: Annotated[
+        bool, typer.Option("--chat", help="Put text prompts into the model's chat template, as a user's turn.")
+    ] = False
+    limit: Annotated[int | None, limit_option("Take the first N prompts.")] = None
+    batch_size: BatchSize = 1
 
-def prompts_from(text: str | None, file: str | None, limit: int | None, chat: bool) -> list[Prompt]:
-    """The prompts of `--prompt` or `--prompts`, exactly one of which must be given.
+    def read(self) -> list[Prompt]:
+        """The prompts of `--prompt` or `--prompts`, exactly one of which must be given."""
+        if (self.prompt is None) == (self.prompts is None):
+            raise UserError("give one of --prompt TEXT and --prompts FILE")
+        if self.prompts not in (None, "-") and not Path(str(self.prompts)).exists():
+            raise UserError(f"can't read the prompts {self.prompts}: there is no such file")
+        from sinkscope.trace import read_prompts, text_prompt
 
-    With `chat`, texts become messages.
-    """
-    if (text is None) == (file is None):
-        raise UserError("give one of --prompt TEXT and --prompts FILE")
-    if file not in (None, "-") and not Path(str(file)).exists():
-        raise UserError(f"can't read the prompts {file}: there is no such file")
-    from sinkscope.trace import read_prompts, text_prompt
+        given = text_prompt(self.prompt) if self.prompt is not None else read_prompts(str(self.prompts))
+        return [self._in_chat(one) for one in given[: self.limit]]
 
-    prompts = text_prompt(text) if text is not None else read_prompts(str(file))
-    return [_in_chat(prompt) if chat else prompt for prompt in prompts[:limit]]
-
-
-def _in_chat(prompt: Prompt) -> Prompt:
-    if not isinstance(prompt.content, str):
-        return prompt
-    return replace(prompt, content=[{"role": "user", "content": prompt.content}])
+    def _in_chat(self, prompt: Prompt) -> Prompt:
+        if not (self.chat and isinstance(prompt.content, str)):
+            return prompt
+        return replace(prompt, content=[{"role": "user", "content": prompt.content}])
 
 
 def caution_without_question(model: Model, prompts: Sequence[Prompt]) -> None:
-    """Tell of texts that the model will not take for questions."""
+    """Warn of texts that do not end as the model's questions do."""
     end = model.family.question_end
     texts = [one.content for one in prompts if isinstance(one.content, str)]
     unasked = [] if end is None else [text for text in texts if not text.rstrip().endswith(end)]
@@ -201,7 +185,7 @@ def caution_without_question(model: Model, prompts: Sequence[Prompt]) -> None:
 def several(option: str, given: Sequence[str] | None, parse: Callable[[str], T], wanted: str) -> tuple[T, ...]:
     """All values of an option, with commas between them or repeated; none where it was left out.
 
-    Raises `UserError` naming the option for an empty value, one that is no `wanted`, and one that is named twice.
+    Raises `UserError` naming the option for an empty value, one that is no `wanted`, and one that stands twice.
     """
     found: list[T] = []
     for text in (part.strip().replace("\\,", ",") for one in given or () for part in _COMMA.split(one)):
@@ -212,9 +196,8 @@ def several(option: str, given: Sequence[str] | None, parse: Callable[[str], T],
         except (ValueError, OverflowError) as error:
             if isinstance(error, UserError):
                 raise
-            raise UserError(
-                f"{option} takes {wanted} with commas between them, got {','.join(given or ())!r}"
-            ) from None
+            got = ",".join(given or ())
+            raise UserError(f"{option} takes {wanted} with commas between them, got {got!r}") from None
         if value in found:
             raise UserError(f"{option} names {text} twice")
         found.append(value)
@@ -257,3 +240,57 @@ def open_model(name: str, dtype: str | None, device: str | None, revision: str |
     from sinkscope.families import load_model
 
     return load_model(name, dtype=dtype, device=device, revision=revision)
+
+
+@contextmanager
+def told_at_interrupt(kept: Callable[[], str]) -> Iterator[None]:
+    """An interrupt inside ends the command with a line that says what was kept."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        raise type(interrupt)(kept()) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeepingOptions(OptionGroup):
+    """Where cells are kept, and whether those there are taken over."""
+
+    panel: ClassVar[str] = "Where results are kept"
+
+    out: Annotated[Path | None, typer.Option(help="Folder that keeps finished cells, and the tables.")] = None
+    resume: Annotated[bool, typer.Option("--resume", help="Take over the cells that the folder holds.")] = False
+    other_versions: OtherVersions = False
+
+    def __post_init__(self) -> None:
+        if self.resume and self.out is None:
+            raise UserError("--resume needs --out, the folder that holds the cells")
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        """The options as arguments of what runs a grid."""
+        return {"out": self.out, "resume": self.resume, "other_versions": self.other_versions}
+
+    def told_at_interrupt(self) -> AbstractContextManager[None]:
+        """An interrupt ends the command with a line that says what was kept."""
+        if self.out is None:
+            return told_at_interrupt(lambda: "nothing was kept: --out FOLDER keeps cells as they end")
+        return told_at_interrupt(lambda: f"cells that had ended are kept in {self.out}: go on with --resume")
+
+
+def given_fields(given: Sequence[str] | None, **options: Any) -> dict[str, Any]:
+    """Fields of a recipe: those that options of their own set, and those of `--set FIELD=JSON`, by name.
+
+    Raises `UserError` for what is no such field, and for one that is given both ways.
+    """
+    changes = {name: value for name, value in options.items() if value is not None}
+    for text in given or ():
+        name, sign, value = text.partition("=")
+        if not sign:
+            raise UserError(f"--set takes FIELD=VALUE, got {text!r}")
+        if name in options and options[name] is not None:
+            raise UserError(f"{name} was given twice, as an option and by --set")
+        try:
+            changes[name] = json.loads(value)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"--set {name} takes JSON, such as 0.02 or [32, 64], got {value!r}") from error
+    return changes

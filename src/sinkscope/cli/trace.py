@@ -12,31 +12,26 @@ import typer
 from sinkscope.cli import console
 from sinkscope.cli.choices import KERNELS, check_names
 from sinkscope.cli.groups import OptionGroup, add_command
-from sinkscope.cli.keeping import told_at_interrupt
 from sinkscope.cli.masking import OneMasking, masked_line
 from sinkscope.cli.options import (
-    BatchSize,
-    Chat,
     DecodingOptions,
     Device,
     Dtype,
     Json,
-    Limit,
     ModelName,
     OtherVersions,
-    PromptFile,
-    PromptText,
+    PromptOptions,
     Revision,
     caution_without_question,
     open_model,
-    prompts_from,
+    told_at_interrupt,
     whole_numbers,
 )
 from sinkscope.errors import UserError
 
 if TYPE_CHECKING:
     from sinkscope.families import Model
-    from sinkscope.trace import Maps, Progress, Recording, Trace
+    from sinkscope.trace import Progress, Recording, Trace
 
 Precision = Annotated[
     Literal["rounded", "float32"],
@@ -77,26 +72,22 @@ class RecordingOptions(OptionGroup):
 
     def recording(self, model: Model) -> Recording:
         """The settings for a model."""
-        from sinkscope.trace import Recording
+        from sinkscope.trace import Maps, Recording
 
+        steps, *among = self._map_numbers()
+        layers, heads = (
+            given or tuple(range(every))
+            for given, every in zip(among, (model.shape.layers, model.shape.heads), strict=True)
+        )
         return Recording(
             precision=self.precision,
             by_group=None if self.by_group == "none" else self.by_group,
             norms=self.norms,
             entropy=self.entropy,
             final=self.final,
-            maps=self._maps(model.shape.layers, model.shape.heads),
+            maps=Maps(steps=steps, layers=layers, heads=heads) if steps else None,
             kernel=self.kernel,
         )
-
-    def _maps(self, layers: int, heads: int) -> Maps | None:
-        from sinkscope.trace import Maps
-
-        steps, *among = self._map_numbers()
-        if not steps:
-            return None
-        chosen = [given or tuple(range(every)) for given, every in zip(among, (layers, heads), strict=True)]
-        return Maps(steps=steps, layers=chosen[0], heads=chosen[1])
 
     def _map_numbers(self) -> Sequence[tuple[int, ...]]:
         given = {"--map-steps": self.map_steps, "--map-layers": self.map_layers, "--map-heads": self.map_heads}
@@ -108,12 +99,8 @@ def _trace(
     decoding: DecodingOptions,
     masking: OneMasking,
     recorded: RecordingOptions,
+    asked: PromptOptions,
     out: Annotated[Path, typer.Option(help="Folder of the trace, a zarr store.")],
-    prompt: PromptText = None,
-    prompts: PromptFile = None,
-    chat: Chat = False,
-    limit: Limit = None,
-    batch_size: BatchSize = 1,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted trace.")] = False,
     other_versions: OtherVersions = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing trace.")] = False,
@@ -125,7 +112,7 @@ def _trace(
     """Record received attention for every step, layer, head and token."""
     if resume and overwrite:
         raise UserError("give one of --resume and --overwrite, not both")
-    given = prompts_from(prompt, prompts, limit, chat)
+    given = asked.read()
     from sinkscope.trace import check_output, open_trace, record
 
     check_output(out, resume=resume, overwrite=overwrite)  # before a model is loaded for nothing
@@ -149,14 +136,14 @@ def _trace(
             bar.update(steps, completed=now.step, total=now.most_steps)
 
         trace = record(
-            model, given, settings, out=out, recording=recording, batch_size=batch_size, resume=resume,
+            model, given, settings, out=out, recording=recording, batch_size=asked.batch_size, resume=resume,
             other_versions=other_versions, overwrite=overwrite, observer=observe, intervention=intervention,
         )  # fmt: skip
     caution_without_question(model, given)  # after all mistakes, which are one line
-    _report(trace, as_json)
+    _tell(trace, as_json)
 
 
-def _report(trace: Trace, as_json: bool) -> None:
+def _tell(trace: Trace, as_json: bool) -> None:
     size = sum(file.stat().st_size for file in trace.path.rglob("*") if file.is_file())
     removed = _removed(trace)
     samples = [{"id": header.id, "steps": header.steps, "complete": header.complete} for header in trace.samples]

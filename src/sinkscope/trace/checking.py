@@ -9,7 +9,7 @@ Where it misleads: bits that were flipped inside a chunk are found when it is un
 """
 
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from errno import ELOOP, ENOENT, ENOTDIR
 from itertools import islice
 from math import prod
@@ -86,8 +86,8 @@ def check_attributes(attributes: Mapping[str, Any], path: Path) -> None:
 def check_arrays(folder: Path, attributes: Mapping[str, Any], arrays: object) -> None:
     """Raise `UserError` unless the sample's arrays are known ones, fit each other, and have all their chunks."""
     metadata = folder / "zarr.json"
-    _require(isinstance(arrays, dict), metadata, "expected the metadata of its arrays")
-    assert isinstance(arrays, dict)
+    if not isinstance(arrays, dict):
+        raise UserError(_damaged(metadata, "expected the metadata of its arrays"))
     needed = {"step", "layer", "head", "position", "received", "canvas", *(["sequence"] * attributes["complete"])}
     _require(needed <= arrays.keys(), metadata, f"{', '.join(sorted(needed - arrays.keys()))} missing")
     sizes = {"step": attributes["steps"]}
@@ -122,25 +122,30 @@ def check_labels(dataset: xarray.Dataset, folder: Path) -> None:
 def _dims(name: str, one: object, metadata: Path) -> Sequence[str]:
     """The dims of an array, which must be a known one."""
     wrong = f"{str(name)[:40]!r} is no array as sinkscope writes it"
-    _require(isinstance(one, dict) and (name in KNOWN or name in LABELS), metadata, wrong)
-    assert isinstance(one, dict)
-    dims = one.get("dimension_names")
-    known = [((name,), LABELS[name])] if name in LABELS else KNOWN[name]
-    _require(any(list(some) == dims and one.get("data_type") == dtype for some, dtype in known), metadata, wrong)
-    assert isinstance(dims, list)
-    grid = one.get("chunk_grid")
-    chunks = grid.get("configuration", {}) if isinstance(grid, dict) else {}
-    chunks = chunks.get("chunk_shape") if isinstance(chunks, dict) else None
-    shape = one.get("shape")
-    for sizes, least in ((shape, 0), (chunks, 1)):
-        right = isinstance(sizes, list) and len(sizes) == len(dims) and all(_is_count(n) and n >= least for n in sizes)
-        _require(right, metadata, wrong)
-    keys = {"name": "default", "configuration": {"separator": "."}}
-    _require(one.get("chunk_key_encoding") == keys and isinstance(one.get("attributes", {}), dict), metadata, wrong)
-    codecs = one.get("codecs")
-    names = [codec.get("name") for codec in codecs if isinstance(codec, dict)] if isinstance(codecs, list) else None
-    _require(names in (["bytes", "blosc"] if name in KNOWN else ["bytes"], ["vlen-utf8"]), metadata, wrong)
-    return dims
+    known = [((name,), LABELS[name])] if name in LABELS else KNOWN.get(name, ())
+    match one:
+        case {
+            "dimension_names": [*dims],
+            "data_type": dtype,
+            "shape": [*shape],
+            "chunk_grid": {"configuration": {"chunk_shape": [*chunks]}},
+            "chunk_key_encoding": keys,
+            "codecs": [*codecs],
+            **others,
+        }:
+            codec_names = [codec.get("name") for codec in codecs if isinstance(codec, dict)]
+            fine = (
+                any(list(some) == dims and dtype == kind for some, kind in known)
+                and len(shape) == len(chunks) == len(dims)
+                and all(_is_count(size) for size in shape)
+                and all(_is_count(size) and size >= 1 for size in chunks)
+                and keys == {"name": "default", "configuration": {"separator": "."}}
+                and codec_names in (["bytes", "blosc"] if name in KNOWN else ["bytes"], ["vlen-utf8"])
+                and isinstance(others.get("attributes", {}), dict)
+            )
+            _require(fine, metadata, wrong)
+            return dims
+    raise UserError(_damaged(metadata, wrong))
 
 
 def _lost(folder: Path, one: Mapping[str, Any]) -> list[str]:
@@ -218,15 +223,9 @@ def _check_depth(value: object, path: Path) -> None:
     """Refuse what is nested deeper than anything that is recorded."""
     layer: list[object] = [value]
     for _ in range(_DEEPEST):
-        layer = [inner for one in layer for inner in _inside(one)]
+        containers = [one.values() if isinstance(one, dict) else one for one in layer if isinstance(one, dict | list)]
+        layer = [inner for container in containers for inner in container]
     _require(not layer, path, "its attributes are nested too deeply")
-
-
-def _inside(value: object) -> Iterator[object]:
-    if isinstance(value, dict):
-        yield from value.values()
-    elif isinstance(value, list):
-        yield from value
 
 
 def _is_count(value: object) -> bool:
@@ -235,4 +234,8 @@ def _is_count(value: object) -> bool:
 
 def _require(fine: bool, path: Path, wrong: str) -> None:
     if not fine:
-        raise UserError(f"{path} is damaged: {wrong}; record it again, or restore the file")
+        raise UserError(_damaged(path, wrong))
+
+
+def _damaged(path: Path, wrong: str) -> str:
+    return f"{path} is damaged: {wrong}; record it again, or restore the file"

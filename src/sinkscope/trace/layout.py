@@ -8,7 +8,7 @@ chunk holds at most 16 steps and a few megabytes, and small variables are one ch
 samples is limited by its number of files before it is limited by their size.
 
 Where it misleads: in large arrays numbers that decide nothing are rounded unless all bits are asked for: see
-`rounding.py`.
+`sample.rounded`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -57,8 +57,8 @@ class Statistics:
     groups: names of the parts of a pass's queries; empty when queries are not split.
     by_group: `received_by_group` averaged over heads ("mean"), for every head ("heads"), or left out (None).
     removed: names of the sums that tell what an intervention took away; empty without one.
-    precision: "rounded": large arrays of received attention lose bits that decide nothing (`rounding.py`); "float32":
-        every number is kept as it was computed.
+    precision: "rounded": large arrays of received attention lose bits that decide nothing (`sample.rounded`);
+        "float32": every number is kept as it was computed.
     """
 
     precision: Literal["rounded", "float32"] = "rounded"

@@ -137,7 +137,7 @@ def _text(value: object, what: str) -> str:
 
 def _messages(value: object, where: str) -> Content:
     if not isinstance(value, list) or not value:
-        raise UserError(f"{where}: messages must be a list of messages, got {_kind(value) if value != [] else 'none'}")
+        raise UserError(f"{where}: messages must be a list of messages, got {'none' if value == [] else _kind(value)}")
     messages = plain_messages(value, where)
     for place, message in enumerate(messages, start=1):
         for key in ("role", "content"):

@@ -6,14 +6,16 @@
 
 A `Trace` is the list of samples at the time of opening (about 0.1 ms a sample); open it again to see samples begun
 since. A dataset shows the steps that are safely on disk when it is asked for, and reads values only when they are used.
+A notebook shows a trace by what made it and the texts of its first ten samples, as text and never as markup.
 
 Where it misleads: of an unfinished sample, what was opened lazily goes stale if the writer starts that sample over:
 `.load()` it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +23,63 @@ import xarray
 
 from sinkscope.errors import UserError
 from sinkscope.trace.checking import check_labels
-from sinkscope.trace.groups import SampleHeader, check_sample, check_version, read_header, read_root, sample_folders
-from sinkscope.trace.notebook import trace_html
+from sinkscope.trace.groups import (
+    SampleHeader,
+    check_sample,
+    check_version,
+    read_header,
+    read_root,
+    read_sample,
+    sample_folders,
+)
+
+MOST_SAMPLES = 10
+MOST_LETTERS = 200
+_MODEL = ("family", "revision", "dtype", "device")
+
+
+def trace_html(path: Path, summary: str, attrs: Mapping[str, Any], samples: Sequence[SampleHeader]) -> str:
+    """The trace at `path` in HTML."""
+    lines = [f"<br><small>{escape(line)}</small>" for line in (_model(attrs), _decoding(attrs)) if line]
+    hint = "<small><code>sinkscope.show(trace)</code> shows it step by step</small>" if samples else ""
+    head = f"<b>Trace</b> <code>{escape(str(path))}</code><br>{escape(summary)}"
+    return "".join([head, *lines, *_sample_table(samples), hint])
+
+
+def _model(attrs: Mapping[str, Any]) -> str:
+    model = attrs.get("model") or {}
+    known = [f"{name} {model[name]}" for name in _MODEL if model.get(name) is not None]
+    size = [f"{model['layers']} layers of {model['heads']} heads"] if {"layers", "heads"} <= model.keys() else []
+    return ", ".join([*known, *size])
+
+
+def _decoding(attrs: Mapping[str, Any]) -> str:
+    decoding = dict(attrs.get("decoding") or {})
+    kind = decoding.pop("kind", "")
+    settings = [f"{name} {value}" for name, value in decoding.items() if value is not None and value != []]
+    return f"{kind}: {', '.join(settings)}" if settings else str(kind)
+
+
+def _sample_table(samples: Sequence[SampleHeader]) -> Iterator[str]:
+    if not samples:
+        return
+    yield "<table><tr><th>sample</th><th>steps</th><th>state</th><th>text</th></tr>"
+    for sample in samples[:MOST_SAMPLES]:
+        state = "complete" if sample.complete else "unfinished"
+        cells = (sample.id, str(sample.steps), state, _sample_text(sample))
+        yield f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
+    yield "</table>"
+    if len(samples) > MOST_SAMPLES:
+        yield f"<small>the first {MOST_SAMPLES} of {len(samples)} samples</small><br>"
+
+
+def _sample_text(sample: SampleHeader) -> str:
+    """The sample's text, shortened; nothing where there is none, or where the sample is gone."""
+    try:
+        text = (read_sample(sample.folder) or {}).get("text") or ""
+    except (UserError, OSError):
+        return ""
+    return text if len(text) <= MOST_LETTERS else f"{text[: MOST_LETTERS - 1]}…"
 
 
 @dataclass(frozen=True, repr=False)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -31,21 +31,22 @@ from sinkscope.decoding.intervening import Intervention, Removed, added, at_work
 from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.errors import UserError
 from sinkscope.families import Model
-from sinkscope.trace.layout import Counts, Maps, Statistics, plan_layout
+from sinkscope.families.identity import identity_of
+from sinkscope.trace.layout import Counts, Layout, Maps, Statistics, plan_layout
 from sinkscope.trace.prompts import Prompt
-from sinkscope.trace.provenance import run_attributes
 from sinkscope.trace.reading import Trace, open_trace
 from sinkscope.trace.rows import Arrays, Row, step_arrays
 from sinkscope.trace.sample import SampleWriter
 from sinkscope.trace.store import TraceStore, check_output
+from sinkscope.versions import PACKAGES, versions_now
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
     """What to keep of each step besides received attention, the canvas and the commits.
 
-    precision: "rounded" leaves bits of large arrays out that no rule could tell (`trace/rounding.py`); "float32" keeps
-        all.
+    precision: "rounded" leaves out bits of large arrays that no rule could tell (`trace.sample.rounded`); "float32"
+        keeps all.
     by_group: received attention by group of queries, as the mean over heads ("mean"), for every head ("heads", as large
         as everything else times five), or not at all (None).
     norms, entropy: key and value norms; entropy of each query's row.
@@ -125,30 +126,19 @@ def record(
     if prefix_of(compression):
         raise UserError("a trace begins with its prompt, so it can't be recorded after a prefix; record Compress(...)")
     check_output(out, resume=resume, overwrite=overwrite)
-    named = _named(prompts)
-    if not named:
-        raise UserError("no prompts were given")
-    digest, longest = _survey(
-        model, named, settings, _statistics(recording, settings, intervention), batch_size, intervention, compression
-    )
-    warn_beyond_training(model, [longest], settings)
+    plan = _Plan(model, _named(prompts), settings, recording, batch_size, intervention, compression)
+    digest = plan.check()
     if not resume:  # else the trace was begun with this very model
         _probe(model, recording.kernel)
     kept = {**asdict(recording), "batch_size": batch_size}
     attributes = run_attributes(model, settings, kept, digest, intervention, compression)
-    store = (
-        TraceStore.resume(out, attributes, other_versions=other_versions)
-        if resume
-        else TraceStore.create(out, attributes, overwrite=overwrite)
-    )
-
-    def report(done: int, step: Step, most: int) -> None:
-        if observer is not None:
-            observer(Progress(samples_done=done, samples=len(named), step=step.index + 1, most_steps=most))
-
+    if resume:
+        store = TraceStore.resume(out, attributes, other_versions=other_versions)
+    else:
+        store = TraceStore.create(out, attributes, overwrite=overwrite)
     with store:
-        recorder = _Recorder(model, settings, recording, store, report, intervention, compression)
-        for batch in _batches(model, named, settings, batch_size):
+        recorder = _Recorder(plan, store, observer)
+        for batch in plan.batches():
             recorder.record(batch)
     warn_if_nothing(recorder.removed)
     return open_trace(out)
@@ -176,21 +166,81 @@ def _named(prompts: Prompts | Sequence[Prompt]) -> list[Prompt]:
         if twice:
             raise UserError(f"{len(named)} prompts share ids, {twice[0]!r} for one; ids must differ")
         return named
-    return [Prompt(str(number), content) for number, content in enumerate(split_prompts(prompts))]
+    named = [Prompt(str(number), content) for number, content in enumerate(split_prompts(prompts))]
+    if not named:
+        raise UserError("no prompts were given")
+    return named
 
 
-def _statistics(recording: Recording, settings: Settings, intervention: Intervention | None) -> Statistics:
-    return Statistics(
-        precision=recording.precision,
-        groups=GROUPS,
-        by_group=recording.by_group,
-        norms=recording.norms,
-        entropy=recording.entropy,
-        unconditional=isinstance(settings, Denoising) and settings.cfg_scale > 0,
-        final=recording.final,
-        removed=() if at_work(intervention) is None else Removed.names(),
-        maps=recording.maps,
-    )
+@dataclass(frozen=True)
+class _Plan:
+    """A run that is to be recorded: all that is fixed before the first step."""
+
+    model: Model
+    prompts: Sequence[Prompt]
+    settings: Settings
+    recording: Recording
+    batch_size: int
+    intervention: Intervention | None
+    compression: Compression | None
+
+    @property
+    def statistics(self) -> Statistics:
+        """What is kept of each step."""
+        asked = {name: value for name, value in vars(self.recording).items() if name != "kernel"}
+        return Statistics(
+            groups=GROUPS,
+            unconditional=isinstance(self.settings, Denoising) and self.settings.cfg_scale > 0,
+            removed=() if at_work(self.intervention) is None else Removed.names(),
+            **asked,
+        )
+
+    def batches(self) -> Iterator[_Batch]:
+        """Batches in the order of the prompts, each with seeds that depend on the prompts alone."""
+        seen: Counter[bytes] = Counter()
+        for first in range(0, len(self.prompts), self.batch_size):
+            some = tuple(self.prompts[first : first + self.batch_size])
+            tokens = tuple(self._encoded(prompt) for prompt in some)
+            yield _Batch(first, some, tokens, tuple(prompt_seeds(tokens, self.settings.seed, seen)))
+
+    def _encoded(self, prompt: Prompt) -> list[int]:
+        with _naming(prompt):
+            return encode_prompts(self.model, [prompt.content])[0]
+
+    def layout(self, tokens: Sequence[int], batch: Sequence[Sequence[int]]) -> Layout:
+        """The arrays of a sample that is run in this batch."""
+        steps, shape = most_steps(self.model, batch, self.settings), self.model.shape
+        depth = {"layers": shape.layers, "heads": shape.heads, "kv_heads": shape.kv_heads}
+        counts = Counts(max_steps=steps, positions=len(tokens) + self._new_tokens, **depth)
+        return plan_layout(counts, self.statistics)
+
+    @property
+    def _new_tokens(self) -> int:
+        return self.settings.gen_length if isinstance(self.settings, Denoising) else self.settings.max_new_tokens
+
+    def check(self) -> str:
+        """Check every prompt and batch before any work; returns what tells this list of prompts from another."""
+        digest, longest = hashlib.sha256(), list[int]()
+        for batch in self.batches():
+            lengths = [len(tokens) for tokens in batch.tokens]
+            check_padding(self.model, min(lengths), max(lengths), self._new_tokens)
+            for prompt, tokens in zip(batch.prompts, batch.tokens, strict=True):
+                with _naming(prompt):
+                    check_prompts(self.model, [tokens], self.settings, self.intervention, self.compression)
+                self.layout(tokens, [tokens])
+                digest.update(repr((prompt.id, tokens)).encode())
+                longest = max(longest, tokens, key=len)
+        warn_beyond_training(self.model, [longest], self.settings)
+        return f"{len(self.prompts)}, sha256 {digest.hexdigest()[:16]}"
+
+
+@contextmanager
+def _naming(prompt: Prompt) -> Iterator[None]:
+    """Name the prompt in a mistake's message."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"prompt {prompt.id!r}: {error}") from error
 
 
 @torch.no_grad()
@@ -208,88 +258,15 @@ def _probe(model: Model, kernel: str | None) -> None:
         )
 
 
-def _survey(
-    model: Model,
-    prompts: Sequence[Prompt],
-    settings: Settings,
-    statistics: Statistics,
-    batch_size: int,
-    intervention: Intervention | None,
-    compression: Compression | None,
-) -> tuple[str, list[int]]:
-    """Check every prompt and batch before any work; returns what tells this list of prompts from another, and the
-    longest prompt."""
-    digest, longest = hashlib.sha256(), list[int]()
-    for batch in _batches(model, prompts, settings, batch_size):
-        new = settings.gen_length if isinstance(settings, Denoising) else settings.max_new_tokens
-        lengths = [len(tokens) for tokens in batch.tokens]
-        check_padding(model, min(lengths), max(lengths), new)
-        for prompt, tokens in zip(batch.prompts, batch.tokens, strict=True):
-            with _naming(prompt):
-                check_prompts(model, [tokens], settings, intervention, compression)
-            plan_layout(_counts(model, tokens, [tokens], settings), statistics)
-            digest.update(repr((prompt.id, tokens)).encode())
-            longest = max(longest, tokens, key=len)
-    return f"{len(prompts)}, sha256 {digest.hexdigest()[:16]}", longest
-
-
-@contextmanager
-def _naming(prompt: Prompt) -> Iterator[None]:
-    """Name the prompt in a mistake's message."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError(f"prompt {prompt.id!r}: {error}") from error
-
-
-def _counts(model: Model, tokens: Sequence[int], batch: Sequence[Sequence[int]], settings: Settings) -> Counts:
-    """Sizes of a sample that is run in this batch."""
-    shape = model.shape
-    new = settings.gen_length if isinstance(settings, Denoising) else settings.max_new_tokens
-    return Counts(
-        max_steps=most_steps(model, batch, settings),
-        layers=shape.layers,
-        heads=shape.heads,
-        kv_heads=shape.kv_heads,
-        positions=len(tokens) + new,
-    )
-
-
-def _batches(model: Model, prompts: Sequence[Prompt], settings: Settings, size: int) -> Iterator[_Batch]:
-    """Batches in the order of the prompts, each with seeds that depend on the prompts alone."""
-    seen: Counter[bytes] = Counter()
-    for first in range(0, len(prompts), size):
-        some = tuple(prompts[first : first + size])
-        tokens = tuple(_encoded(model, prompt) for prompt in some)
-        yield _Batch(first, some, tokens, tuple(prompt_seeds(tokens, settings.seed, seen)))
-
-
-def _encoded(model: Model, prompt: Prompt) -> list[int]:
-    with _naming(prompt):
-        return encode_prompts(model, [prompt.content])[0]
-
-
 class _Recorder:
-    """Writes batches into a store; everything but the batch is fixed."""
+    """Writes batches into a store."""
 
-    def __init__(
-        self,
-        model: Model,
-        settings: Settings,
-        recording: Recording,
-        store: TraceStore,
-        observer: Callable[[int, Step, int], None],
-        intervention: Intervention | None,
-        compression: Compression | None,
-    ) -> None:
-        self._model = model
-        self._settings = settings
-        self._recording = recording
-        self._statistics = _statistics(recording, settings, intervention)
+    def __init__(self, plan: _Plan, store: TraceStore, observer: Callable[[Progress], None] | None) -> None:
+        self._plan = plan
+        self._model = plan.model
+        self._statistics = plan.statistics
         self._store = store
         self._observer = observer
-        self._intervention = intervention
-        self._compression = compression
         self.removed: Removed | None = None  # in all steps so far; None without an intervention
 
     def record(self, batch: _Batch) -> None:
@@ -305,8 +282,8 @@ class _Recorder:
 
     def _writer(self, batch: _Batch, number: int) -> SampleWriter:
         prompt, tokens = batch.prompts[number], batch.tokens[number]
-        layout = plan_layout(_counts(self._model, tokens, batch.tokens, self._settings), self._statistics)
         attributes = {"prompt_length": len(tokens), "seed": batch.seeds[number]}
+        layout = self._plan.layout(tokens, batch.tokens)
         return self._store.sample(batch.first + number, prompt.id, layout, attributes)
 
     def _run(self, batch: _Batch, writers: Mapping[Row, SampleWriter]) -> dict[Row, Step]:
@@ -314,16 +291,13 @@ class _Recorder:
         ends: dict[Row, Step] = {}
         removed: Removed | None = None
         taken = dict.fromkeys(writers, 0)
-        most, done = most_steps(self._model, batch.tokens, self._settings), len(self._store.complete_ids())
-        with watch(self._model, self._collect(taken), kernel=self._recording.kernel) as watched:
+        plan, done = self._plan, len(self._store.complete_ids())
+        most = most_steps(self._model, batch.tokens, plan.settings)
+        with watch(self._model, self._collect(taken), kernel=plan.recording.kernel) as watched:
             steps = run(
-                self._model,
-                list(batch.tokens),
-                self._settings,
-                seeds=batch.seeds,
-                intervention=self._intervention,
-                compression=self._compression,
-            )
+                self._model, list(batch.tokens), plan.settings, seeds=batch.seeds, intervention=plan.intervention,
+                compression=plan.compression,
+            )  # fmt: skip
             for step in _keeping(steps, writers):
                 # A row that is done waits for the others: what it would not have done alone is not its own.
                 for row in [row for row in writers if bool(step.takes_part[row.number])]:
@@ -331,7 +305,9 @@ class _Recorder:
                     ends[row] = step
                     taken[row] += 1
                 removed = step.add_to(removed)
-                self._observer(done, step, most)
+                if self._observer is not None:
+                    number = step.index + 1
+                    self._observer(Progress(samples_done=done, samples=len(plan.prompts), step=number, most_steps=most))
                 watched.collect = self._collect(taken)
         if removed is not None:
             self.removed = added(self.removed, removed.whole())
@@ -345,14 +321,14 @@ class _Recorder:
             groups=True,
             norms=kept.norms,
             entropy=kept.entropy,
-            map_layers=() if wanted is None else wanted.layers,
-            map_heads=() if wanted is None else wanted.heads,
+            map_layers=wanted.layers if wanted else (),
+            map_heads=wanted.heads if wanted else (),
         )
 
     def _finish(self, writer: SampleWriter, last: Step, row: Row, prompt_length: int) -> None:
         sequence = last.canvas[row.number : row.number + 1, row.padding :]
         static: Arrays = {"sequence": sequence[0].cpu().numpy().astype(np.int32)}
-        if self._recording.final:
+        if self._plan.recording.final:
             static["final_received"] = self._pass_once_more(sequence)
         text = read_text(self._model, sequence, prompt_length)
         attributes = {"tokens": self._token_texts(sequence), "text": None if text is None else text[0]}
@@ -363,7 +339,7 @@ class _Recorder:
         """Received attention (layer, head, position) of the finished sequence (1, position), passed whole."""
         length = sequence.shape[1]
         canvas = Canvas(tokens=sequence, real=torch.ones_like(sequence, dtype=torch.bool), prompt_length=length)
-        with watch(self._model, kernel=self._recording.kernel) as watched:
+        with watch(self._model, kernel=self._plan.recording.kernel) as watched:
             Forward(self._model, canvas)(sequence, (0, length), (0, 1), torch.zeros_like(sequence))
         received: NDArray[np.generic] = watched.received[:, 0].cpu().numpy()
         return received
@@ -377,3 +353,44 @@ class _Recorder:
         # A vocabulary may be smaller than the embedding, so an id may have no text.
         texts = tokenizer.convert_ids_to_tokens(ids)
         return {str(token): str(text) for token, text in zip(ids, texts, strict=True) if text is not None}
+
+
+_WRITTEN_BY = (*PACKAGES, "xarray", "zarr", "numpy")
+
+
+def run_attributes(
+    model: Model,
+    settings: Settings,
+    recording: dict[str, Any],
+    prompts: str,
+    intervention: Intervention | None = None,
+    compression: Compression | None = None,
+) -> dict[str, Any]:
+    """The attributes of a trace, as JSON: enough to rebuild the run that made it, and nothing that differs between two
+    such runs."""
+    family = model.family
+    return {
+        "model": {
+            "name": model.name,
+            "revision": model.revision,
+            "weights": identity_of(model).weights,
+            "family": family.name,
+            "model_type": model.network.config.model_type,
+            "network": type(model.network).__name__,
+            "dtype": str(model.dtype).removeprefix("torch."),
+            "device": model.device.type,
+            "bidirectional": family.bidirectional,
+            "logit_shift": family.logit_shift,
+            "mask_token_id": family.mask_token_id,
+            "special_ids": list(family.special_ids),
+            "layers": model.shape.layers,
+            "heads": model.shape.heads,
+            "kv_heads": model.shape.kv_heads,
+        },
+        "decoding": {"kind": "denoising" if isinstance(settings, Denoising) else "autoregressive", **asdict(settings)},
+        "recording": recording,
+        **({} if intervention is None else {"intervention": intervention.to_dict()}),
+        **({} if compression is None else {"compression": compression.to_dict()}),
+        "prompts": prompts,
+        "versions": versions_now(_WRITTEN_BY),
+    }

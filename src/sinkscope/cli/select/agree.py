@@ -57,9 +57,9 @@ def _agree(
     import torch
 
     from sinkscope.report.figures import write_figure
-    from sinkscope.report.figures.panels import owner
+    from sinkscope.report.figures.style import owner
     from sinkscope.report.selection import agreement_bars
-    from sinkscope.report.selection.naming import model_title
+    from sinkscope.report.selection.accuracy import model_title
     from sinkscope.selection.agreement import agreement
     from sinkscope.selection.budgets import check_alpha
     from sinkscope.selection.grid import measure_on
@@ -103,31 +103,19 @@ def _mean(weighted: Iterable[tuple[int, float | None]]) -> float | None:
     return sum(count * value for count, value in known) / sum(count for count, _ in known) if known else None
 
 
-def _signed(correlation: float | None) -> str:
-    return "" if correlation is None else f"{correlation:+.3f}"
-
-
 def _tell(
     out: Path | None, measure: Measure, alpha: float, found: Sequence[Agreement], title: str, as_json: bool
 ) -> None:
     if as_json:
-        console.print_json(
-            {
-                "file": None if out is None else str(out),
-                "model": measure.trained.name,
-                "data": measure.data.name,
-                "split": measure.split,
-                "n": measure.n,
-                "alpha": alpha,
-                "agreements": [vars(one) for one in found],
-                "notes": list(measure.notes),
-            }
-        )
+        told = {"file": None if out is None else str(out), "model": measure.trained.name, "data": measure.data.name}
+        agreements = [vars(one) for one in found]
+        told |= {"split": measure.split, "n": measure.n, "alpha": alpha, "agreements": agreements}
+        console.print_json({**told, "notes": list(measure.notes)})
         return
-    rows = [[one.gate, one.other, _signed(one.correlation), one.overlap, one.chance] for one in found]
+    signed = ["" if one.correlation is None else f"{one.correlation:+.3f}" for one in found]
+    rows = [[one.gate, one.other, sign, one.overlap, one.chance] for one, sign in zip(found, signed, strict=True)]
     columns = ["gate before block", "beside", "correlation", "overlap", "chance"]
     console.out.print(console.table(title, columns, rows, caption=CAPTION))
-    for note in measure.notes:
-        console.say(f"note: {note}")
+    console.say_notes(measure.notes)
     if out is not None:
         console.say(f"{out}: overlap beside chance, gate by gate")

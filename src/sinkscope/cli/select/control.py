@@ -1,31 +1,55 @@
-"""`sinkscope select control`: which share and rate to send at, slot by slot, under a limit on the mean rate."""
+"""`sinkscope select control`: which share and rate to send at, slot by slot, under a limit on the mean rate.
+
+Where it misleads: the fixed rule has one point for all slots, and most limits lie between the rates of two points. Part
+of what a controller gains is that it mixes the two, on a constant channel all of it.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from inspect import signature
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
+from sinkscope.cli import console
 from sinkscope.cli.choices import PROCESSES, check_names
 from sinkscope.cli.groups import OptionGroup, add_command
 from sinkscope.cli.options import MOST, Device, Json
-from sinkscope.cli.select.measuring import TableOptions, read_table, write_table
-from sinkscope.cli.select.opening import OneModel, Overwrite, check_figure, notes_on_default, open_selective
+from sinkscope.cli.select.opening import (
+    OneModel,
+    Overwrite,
+    TableOptions,
+    check_figure,
+    notes_on_default,
+    open_selective,
+    read_table,
+    write_table,
+)
 from sinkscope.errors import UserError
 from sinkscope.files import make_folder, require_place
 from sinkscope.seeds import MOST_SEED
 
 if TYPE_CHECKING:
-    from sinkscope.selection.control import OperatingTable, SnrProcess
+    from sinkscope.selection.control import OperatingTable, Simulation, SnrProcess
+
 
 STD = 5.0
 TRIED = (*(10.0 ** (half / 2) for half in range(6, -13, -1)), 0.0)
 """V over mu; 0 sends the least that can be."""
+SLACK = 0.01
+"""By how much a mean rate may be above its limit and is said to keep it."""
 _TUNING = 10_000
+ADAPTIVE, FIXED, ORACLE = "drift-plus-penalty", "fixed", "oracle"
+ABOUT = {
+    ADAPTIVE: "knows the SNR of the slot",
+    FIXED: "the best point, in all slots",
+    ORACLE: "knows all SNRs beforehand",
+}
 
 
 def add_to(app: typer.Typer) -> None:
@@ -68,7 +92,7 @@ class ProcessOptions(OptionGroup):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RuleOptions(OptionGroup):
+class LimitOptions(OptionGroup):
     """What the controller may and must."""
 
     panel: ClassVar[str] = "What is allowed"
@@ -104,7 +128,6 @@ class RuleOptions(OptionGroup):
         """V: as given, or the largest tried that keeps the limit over a run of its own, within a hundredth."""
         if self.v is not None:
             return self.v
-        from sinkscope.cli.select.control_report import SLACK
         from sinkscope.selection.control import choose_v
 
         tried = process.draw(min(slots, _TUNING), seed + 1)
@@ -113,7 +136,7 @@ class RuleOptions(OptionGroup):
 
 
 def _control(
-    rules: RuleOptions,
+    rules: LimitOptions,
     varying: ProcessOptions,
     measuring: TableOptions,
     model: OneModel = None,
@@ -128,10 +151,9 @@ def _control(
 ) -> None:
     """Simulate a controller on a channel that varies, beside the best fixed setting and one who knows the future."""
     _check_places(table, save_table, out, overwrite)
-    from sinkscope.cli.select.control_report import Controlled, tell
     from sinkscope.report.figures import write_figure
     from sinkscope.report.selection import queue_over_time
-    from sinkscope.selection.control import CONTROLLERS, DriftPlusPenalty, find_controller, simulate
+    from sinkscope.selection.control import CONTROLLERS, find_controller, simulate
 
     process = varying.made()
     rules.check()
@@ -147,7 +169,7 @@ def _control(
         if save_table is not None:
             write_table(save_table, known)
     V = rules.weight(known, process, varying.slots, varying.seed)
-    own = {DriftPlusPenalty.name: {"V": V}}
+    own = {ADAPTIVE: {"V": V}}
     runs = {
         name: simulate(find_controller(name, known, rules.mean_rate, **rules.settings, **own.get(name, {})), snrs)
         for name in sorted(CONTROLLERS)
@@ -158,9 +180,8 @@ def _control(
     )  # fmt: skip
     if out is not None:
         make_folder(out.parent)
-        write_figure(
-            queue_over_time(found.adaptive, rules.mean_rate, title=found.title, settings=f"table: {known.split}"), out
-        )
+        settings = f"table: {known.split}"
+        write_figure(queue_over_time(found.adaptive, rules.mean_rate, title=found.title, settings=settings), out)
     tell(found, as_json)
 
 
@@ -177,3 +198,133 @@ def _check_unused(table: Path, model: str | None, device: str | None, measuring:
     given = [*([model] if model is not None else []), *(["--device"] if device is not None else []), *measuring.given]
     if given:
         raise UserError(f"{table} holds a table that was measured, {given[0]} would change nothing: leave it out")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Controlled:
+    """All rules on the same SNRs."""
+
+    table: OperatingTable
+    runs: Mapping[str, Simulation]
+    process: SnrProcess
+    limit: float
+    V: float
+    chosen: bool
+    """Whether V was chosen here, and not given"""
+    mu: float
+    latency_ms: float | None
+    seed: int
+    out: Path | None
+    notes: tuple[str, ...]
+
+    @property
+    def adaptive(self) -> Simulation:
+        """The run of drift plus penalty."""
+        return self.runs[ADAPTIVE]
+
+    @property
+    def title(self) -> str:
+        """The rule and the channel."""
+        settings = "".join(f", {name} {value:g}" for name, value in vars(self.process).items())
+        return f"{ADAPTIVE}, V = {self.V:.3g}; SNR in dB: {self.process.name}{settings}"
+
+
+def tell(found: Controlled, as_json: bool) -> None:
+    """On standard output."""
+    if as_json:
+        console.print_json(_document(found))
+        return
+    slots = console.counted(len(found.adaptive.snr), "slot")
+    columns = ["rule", "which", "accuracy", "mean rho", "limit", "largest queue", "queue at the end"]
+    rows = [
+        [
+            name, ABOUT.get(name, ""), run.mean_accuracy, f"{run.mean_rate:.4g}", f"{found.limit:.4g}",
+            f"{run.queue.max():.4g}", f"{run.queue[-1]:.4g}",
+        ]
+        for name, run in found.runs.items()
+    ]  # fmt: skip
+    caption = f"over {slots}, seed {found.seed}; accuracies are those that the table expects ({found.table.split})"
+    console.out.print(console.table(found.title, columns, rows, caption=caption))
+    console.out.print(_points(found))
+    for sentence in said(found):
+        console.say(sentence)
+    if found.out is not None:
+        console.say(f"{found.out}: SNR, choices, rate and queue over the slots")
+
+
+def said(found: Controlled) -> list[str]:
+    """What the numbers mean, a sentence each."""
+    own, fixed, best = (found.runs[name].mean_accuracy for name in (ADAPTIVE, FIXED, ORACLE))
+    sentences = [
+        *(f"note: {note}" for note in found.notes),
+        f"{ADAPTIVE} is right in {own:.3f} of the slots, {own - fixed:+.3f} beside the best fixed point and "
+        f"{own - best:+.3f} beside the oracle",
+    ]
+    if found.chosen:
+        sentences.append(
+            f"V = {found.V:.3g} is the largest tried that kept the limit, within {SLACK:.0%}, in a run with seed "
+            f"{found.seed + 1}"
+        )
+    if found.adaptive.mean_rate > found.limit * (1 + SLACK):
+        sentences.append(
+            f"over these slots {ADAPTIVE} sent {found.adaptive.mean_rate:.4g}, more than the limit of "
+            f"{found.limit:.4g}: what the queue holds at the end is still owed; a smaller V or more slots come closer"
+        )
+    beyond = _beyond(found)
+    if beyond:
+        sentences.append(
+            f"{beyond:.1%} of the slots lie beyond the SNRs that were measured; the table's last numbers stand for them"
+        )
+    return sentences
+
+
+def _beyond(found: Controlled) -> float:
+    """The share of slots outside the finite SNRs of the table; slots without noise aside."""
+    measured = [snr for snr in found.table.snrs if isfinite(snr)]
+    beyond = [isfinite(snr) and not measured[0] <= snr <= measured[-1] for snr in found.adaptive.snr]
+    return sum(beyond) / len(beyond)
+
+
+def _points(found: Controlled) -> Any:
+    """The points that any rule chose, and how often each did."""
+    latencies = found.table.latencies
+    rows = []
+    for number, point in enumerate(found.table.points):
+        shares = [run.shares.get(point, 0.0) for run in found.runs.values()]
+        if any(shares):
+            timed = [] if latencies is None else [f"{1000 * latencies[number]:.2f}"]
+            often = [f"{share:.1%}" if share else "" for share in shares]
+            rows.append([f"{point.alpha:g}", f"{point.rate:g}", f"{found.table.rhos[number]:.4g}", *timed, *often])
+    columns = ["share of patches", "rate", "rho", *([] if latencies is None else ["ms"]), *found.runs]
+    return console.table("Slots at each point", columns, rows)
+
+
+def _document(found: Controlled) -> dict[str, Any]:
+    process = {name: value if isfinite(value) else "inf" for name, value in vars(found.process).items()}
+    return {
+        "file": None if found.out is None else str(found.out),
+        "process": {"name": found.process.name, **process},
+        "slots": len(found.adaptive.snr),
+        "seed": found.seed,
+        "limit": found.limit,
+        "V": found.V,
+        "V_chosen": found.chosen,
+        "mu": found.mu,
+        "latency_ms": found.latency_ms,
+        "rules": [
+            {
+                "rule": name,
+                "mean_accuracy": run.mean_accuracy,
+                "mean_rho": run.mean_rate,
+                "largest_queue": float(run.queue.max()),
+                "last_queue": float(run.queue[-1]),
+                "points": [
+                    {"alpha": point.alpha, "rate": point.rate, "slots": share} for point, share in run.shares.items()
+                ],
+            }
+            for name, run in found.runs.items()
+        ],
+        "beyond_table": _beyond(found),
+        "table": found.table.to_dict(),
+        "said": said(found),
+    }

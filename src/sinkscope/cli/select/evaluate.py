@@ -26,9 +26,7 @@ from sinkscope.cli.choices import (
 from sinkscope.cli.grid_progress import grid_progress, laying_out
 from sinkscope.cli.grid_report import Findings, print_findings, write_findings
 from sinkscope.cli.groups import OptionGroup, add_command
-from sinkscope.cli.keeping import KeepingOptions
-from sinkscope.cli.options import MOST, BatchSize, Device, Json, limit_option, names, numbers, several
-from sinkscope.cli.select.measuring import read_snr
+from sinkscope.cli.options import MOST, BatchSize, Device, Json, KeepingOptions, limit_option, names, numbers, several
 from sinkscope.cli.select.opening import (
     DataOptions,
     Overwrite,
@@ -37,6 +35,7 @@ from sinkscope.cli.select.opening import (
     notes_on_default,
     open_selective,
     read_channel,
+    read_snr,
 )
 from sinkscope.errors import UserError
 from sinkscope.seeds import MOST_SEED

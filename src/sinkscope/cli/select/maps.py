@@ -66,7 +66,7 @@ def _maps(
     check_names("mode", [] if mode is None else [mode], MODES)
     from sinkscope.report.figures import write_figure
     from sinkscope.report.selection import check_choices, choices, kept_maps
-    from sinkscope.report.selection.naming import model_title
+    from sinkscope.report.selection.accuracy import model_title
     from sinkscope.selection.grid import measure_on
 
     check_choices(alphas, selectors, mode)

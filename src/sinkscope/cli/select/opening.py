@@ -1,25 +1,32 @@
-"""What commands that show one model take: the model, its pictures, and where a figure goes."""
+"""What the commands of `sinkscope select` take: model, pictures, channel, a figure's file, and a controller's table."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from inspect import signature
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import typer
 
-from sinkscope.cli.choices import CHANNELS, FORMATS, SHIPPED, check_names
-from sinkscope.cli.groups import OptionGroup
-from sinkscope.cli.options import MOST, finite
-from sinkscope.errors import UserError
-from sinkscope.files import require_place
+from sinkscope.cli.choices import CHANNELS, FORMATS, PICTURES, PICTURES_TOGETHER, SHIPPED, check_names
+from sinkscope.cli.grid_progress import grid_progress
+from sinkscope.cli.groups import OptionGroup, option_name
+from sinkscope.cli.options import MOST, finite, limit_option, numbers, several
+from sinkscope.errors import UserError, refusing
+from sinkscope.files import make_folder, read_json, require_place, write_whole
 from sinkscope.seeds import MOST_SEED
 
 if TYPE_CHECKING:
     from sinkscope.selection.channels import Channel
+    from sinkscope.selection.control import OperatingTable
+    from sinkscope.selection.control.table import Floats
     from sinkscope.selection.data import Splits
+    from sinkscope.selection.grid import Measure
     from sinkscope.selection.saved import Trained
+
 
 OneModel = Annotated[
     str | None,
@@ -107,3 +114,128 @@ def check_figure(out: Path | None, *, overwrite: bool) -> None:
     if out.suffix.removeprefix(".") not in FORMATS:
         raise UserError(f"{out.name}: figures are written as {', '.join(FORMATS)}; choose one of these endings")
     require_place(out, "the figure", overwrite=overwrite)
+
+
+Axes = tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]
+"""Shares, rates and SNRs"""
+ALPHAS, RATES, SNRS, CHANNEL, REPEATS = "0.1,0.3,0.5,1", "0.05,0.1,0.25", "-10,0,10,20", "awgn", 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions(DataOptions):
+    """How the table is measured, as options. None leaves what the help says."""
+
+    panel: ClassVar[str] = "How the table is measured"
+
+    alpha: Annotated[
+        list[str] | None, typer.Option(metavar="0.1,...", help=f"Shares that can be chosen: {ALPHAS}.")
+    ] = None
+    rate: Annotated[list[str] | None, typer.Option(metavar="0.1,...", help=f"Rates that can be chosen: {RATES}.")] = (
+        None
+    )
+    snr: Annotated[list[str] | None, typer.Option(metavar="0,...", help=f"Measured, in dB, also inf: {SNRS}.")] = None
+    channel: Annotated[str | None, typer.Option(help=f"{', '.join(CHANNELS)}, as in erasure:loss=0.2; {CHANNEL}.")] = (
+        None
+    )
+    limit: Annotated[int | None, limit_option(f"Validation pictures: the first {PICTURES}.")] = None
+    draws: Annotated[int | None, typer.Option(min=1, max=MOST, help="Draws of the noise, averaged: 1.")] = None
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, max=MOST, help=f"Pictures run together: {PICTURES_TOGETHER}.")
+    ] = None
+    repeats: Annotated[
+        int | None,
+        typer.Option(min=0, max=MOST, help=f"Single pictures timed at each share, 0 times nothing: {REPEATS}."),
+    ] = None
+
+    @property
+    def given(self) -> list[str]:
+        """What was set, as written on the command line."""
+        return [option_name(name) for name, value in vars(self).items() if value not in (None, [])]
+
+    @property
+    def axes(self) -> Axes:
+        """Shares, rates and SNRs, ascending."""
+        alphas, rates = numbers("--alpha", self.alpha or [ALPHAS]), numbers("--rate", self.rate or [RATES])
+        snrs = several("--snr", self.snr or [SNRS], read_snr, "numbers and inf")
+        return tuple(sorted(alphas)), tuple(sorted(rates)), tuple(sorted(snrs))
+
+    @property
+    def made_channel(self) -> Channel:
+        """The channel. Raises `UserError` for an unknown one."""
+        return read_channel(self.channel or CHANNEL)
+
+    def check(self, *, timed: bool) -> None:
+        """Raise `UserError` for what no table can have, whatever the model. timed: whether latencies are needed."""
+        import numpy as np
+
+        alphas, rates, _ = self.axes
+        _without_accuracy(self.axes, np.ones((len(alphas), len(rates))))
+        _ = self.made_channel
+        if timed and self.repeats == 0:
+            raise UserError("a latency limit needs pictures that are timed: leave --repeats 0 out")
+
+    def measure(self, trained: Trained, *, limit: float, seed: int, quiet: bool) -> tuple[OperatingTable, Measure]:
+        """The table, and what it was measured on. Raises `UserError` before any work for a limit that can't be kept."""
+        from sinkscope.selection.control import Fixed
+        from sinkscope.selection.grid import measure_on, operating_table
+        from sinkscope.selection.grid.cells import EXACT
+
+        alphas, rates, snrs = self.axes
+        pictures, batch_size = self.limit or PICTURES, self.batch_size or PICTURES_TOGETHER
+        validation = self.splits(trained).validation
+        measure = measure_on(trained, validation, split="validation", n=pictures, batch_size=batch_size)
+        if trained.model.mode == EXACT:  # only then is it known beforehand what is sent
+            Fixed(self._planned(measure), limit)
+        with grid_progress(quiet) as observer:
+            table = operating_table(
+                trained, validation, alphas, rates, snrs,
+                channel=self.made_channel, n=pictures, draws=self.draws or 1, seed=seed, batch_size=batch_size,
+                repeats=REPEATS if self.repeats is None else self.repeats, observer=observer,
+            )  # fmt: skip
+        return table, measure
+
+    def _planned(self, measure: Measure) -> OperatingTable:
+        """A table of rates alone."""
+        import numpy as np
+
+        from sinkscope.selection.grid.sending import symbols_of
+
+        alphas, rates, _ = self.axes
+        model, whole = measure.trained.model, measure.data.images[0].numel()
+        rho = np.array([[symbols_of(model, alpha, rate) / whole for rate in rates] for alpha in alphas])
+        return _without_accuracy(self.axes, rho)
+
+
+def read_snr(text: str) -> float:
+    """Decibels, or inf for a channel without noise."""
+    return inf if text == "inf" else finite(text)
+
+
+def _without_accuracy(axes: Axes, rho: Floats) -> OperatingTable:
+    import numpy as np
+
+    from sinkscope.selection.control import OperatingTable
+
+    alphas, rates, snrs = axes
+    nothing = np.zeros((len(alphas), len(rates), len(snrs)))
+    return OperatingTable(alphas=alphas, rates=rates, snrs=snrs, accuracy=nothing, rho=rho, split="validation")
+
+
+def read_table(file: Path) -> OperatingTable:
+    """A table that `write_table` wrote. Raises `UserError` for what is none."""
+    from sinkscope.selection.control import OperatingTable
+
+    with refusing(f"{file} can't be read", "name a file of --save-table"):
+        stored = read_json(file)
+    if not isinstance(stored, dict):
+        raise UserError(f"{file} holds no operating table: name a file of --save-table")
+    try:
+        return OperatingTable.from_dict(stored)
+    except UserError as error:
+        raise UserError(f"{file}: {error}") from error
+
+
+def write_table(file: Path, table: OperatingTable) -> None:
+    """As JSON. Raises `UserError` where the disk does not take it."""
+    make_folder(file.parent)
+    write_whole(file, json.dumps(table.to_dict(), indent=1) + "\n")

@@ -13,22 +13,16 @@ numbers, and change no setting of matplotlib. `FIGURES` are the figures that `si
 
 from sinkscope.discovery import import_modules
 from sinkscope.report.figures.ablation import ablation_curves
-from sinkscope.report.figures.ablation_cells import read_ablations
 from sinkscope.report.figures.attention_maps import attention_map
-from sinkscope.report.figures.compression import compression_curves
-from sinkscope.report.figures.compression_cells import read_compressions
-from sinkscope.report.figures.epsilon import epsilon_curves
+from sinkscope.report.figures.cells import read_ablations, read_compressions
+from sinkscope.report.figures.compression import compression_curves, needle_map
 from sinkscope.report.figures.heat_map import heat_map
 from sinkscope.report.figures.inputs import Ablation, Compressed, Inputs, Subject, Training, open_subjects
-from sinkscope.report.figures.layer_heads import layer_head_map
-from sinkscope.report.figures.lifetimes import displacement_shares, lifetime_curves
-from sinkscope.report.figures.making import Made, check_figures, make_figures
-from sinkscope.report.figures.needle import needle_map
-from sinkscope.report.figures.registry import FIGURES, FigureKind, figure
-from sinkscope.report.figures.scores import score_histogram
+from sinkscope.report.figures.making import FIGURES, FigureKind, Made, check_figures, figure, make_figures
+from sinkscope.report.figures.motion import displacement_shares, lifetime_curves, top_positions
+from sinkscope.report.figures.scores import epsilon_curves, layer_head_map, score_histogram
 from sinkscope.report.figures.style import FORMATS, house_style, write_figure
 from sinkscope.report.figures.tokens import token_bars
-from sinkscope.report.figures.top_position import top_positions
 from sinkscope.report.figures.training import accuracy_curves, emergence_curves, read_training
 
 import_modules(__path__, __name__)

@@ -23,12 +23,11 @@ from sinkscope.evaluation.ablation import Outcome, Row, contrasts
 from sinkscope.evaluation.ablation.grid import PLAIN, SINKS
 from sinkscope.evaluation.grids import pool
 from sinkscope.interventions import MaskSinks
+from sinkscope.report.figures import style
+from sinkscope.report.figures.cells import name_score, score_line
 from sinkscope.report.figures.inputs import Inputs
 from sinkscope.report.figures.labels import caption, entitle, printable, shortened
-from sinkscope.report.figures.panels import fresh_axes, legend_above, only_outer_labels, panels
-from sinkscope.report.figures.registry import figure
-from sinkscope.report.figures.score_lines import name_score, score_line
-from sinkscope.report.figures.style import BASE, INK, LINES, SINK, house_style
+from sinkscope.report.figures.making import figure
 
 PLAIN_KEYS = "none"
 INTERVALS = "bars: 95 % intervals over examples"
@@ -39,7 +38,7 @@ _APART = 0.09
 """Between the lines, in steps of the axis, so that their intervals do not hide each other."""
 
 
-@house_style
+@style.house_style
 def ablation_curves(rows: Sequence[Row], *, ax: Axes | None = None) -> Axes:
     """Draw the cells of one model and task, masked in one way. Returns the axes, `ax` or new ones.
 
@@ -50,7 +49,7 @@ def ablation_curves(rows: Sequence[Row], *, ax: Axes | None = None) -> Axes:
     ways = _ways(rows)
     if len(ways) > 1:
         raise UserError(f"ablation curves take cells that are masked in one way, got {' and '.join(map(repr, ways))}")
-    ax = fresh_axes(4.2, 2.7) if ax is None else ax
+    ax = style.fresh_axes(4.2, 2.7) if ax is None else ax
     paint(ax, rows)
     ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     small_print = f"rule: as named below the axis; scale: that of the rule; {_how(rows)}; {INTERVALS}"
@@ -77,7 +76,7 @@ def paint(ax: Axes, rows: Sequence[Row]) -> None:
                 _mark_unequal(ax, rows, name, {keys[round(at - shift)]: (at, one) for at, one in points.items()})
     for place in range(2, len(keys)):
         if family_of(keys[place]) != family_of(keys[place - 1]):
-            ax.axvline(place - 0.5, color=BASE, linewidth=0.5)
+            ax.axvline(place - 0.5, color=style.BASE, linewidth=0.5)
     ax.set_xticks(np.arange(len(keys)), [_broken(one) for one in keys])
     restricted = any(one.layers is not None or one.heads is not None for one in _interventions(rows))
     ax.set_xlabel(f"keys masked in {'a' if restricted else 'every'} layer and head")
@@ -94,7 +93,7 @@ def _mark_unequal(ax: Axes, rows: Sequence[Row], control: str, points: dict[str,
             label = f"took {one.unequal} than the sinks"
             ax.plot(
                 [at], [found.score], linestyle="none", marker=_TRIANGLES[one.unequal], markersize=11, mfc="none",
-                mec=INK, mew=0.8, zorder=5, gid=f"unequal-{one.unequal}",
+                mec=style.INK, mew=0.8, zorder=5, gid=f"unequal-{one.unequal}",
                 label=f"_{label}" if label in there else label,
             )  # fmt: skip
 
@@ -102,8 +101,8 @@ def _mark_unequal(ax: Axes, rows: Sequence[Row], control: str, points: dict[str,
 def _look(number: int, name: str) -> dict[str, Any]:
     """Sinks stand out by colour and filled markers, controls differ in colour, dash and marker."""
     if name == SINKS:
-        return {"color": SINK, "linestyle": "-", "marker": "o"}
-    others = [one for one in LINES if one[0] != SINK]
+        return {"color": style.SINK, "linestyle": "-", "marker": "o"}
+    others = [one for one in style.LINES if one[0] != style.SINK]
     color, dash, marker = others[(number - 1) % len(others)]
     return {"color": color, "linestyle": dash, "marker": marker, "mfc": "white"}
 
@@ -165,15 +164,15 @@ def ablation_panels(inputs: Inputs) -> Figure:
     """One panel for every model and task."""
     if not inputs.ablations:
         raise UserError("no ablation was given (--ablation FOLDER)")
-    drawn, axes = panels(len(inputs.ablations), height=2.3, across=ACROSS)
+    drawn, axes = style.panels(len(inputs.ablations), height=2.3, across=ACROSS)
     for ax, one in zip(axes, inputs.ablations, strict=True):
         paint(ax, one.rows)
         entitle(ax, row_title(one.rows))
     handles: dict[str, Artist] = {}
     for ax in axes:
         handles |= {str(name): handle for handle, name in zip(*ax.get_legend_handles_labels(), strict=True)}
-    only_outer_labels(axes, ACROSS)
-    legend_above(drawn, handles.values(), handles.keys())
+    style.only_outer_labels(axes, ACROSS)
+    style.legend_above(drawn, handles.values(), handles.keys())
     masking = _how([row for one in inputs.ablations for row in one.rows])
     caption(drawn, f"rule: as named below the axes; {masking}; {INTERVALS}")
     return drawn

@@ -23,11 +23,10 @@ from matplotlib.transforms import ScaledTranslation
 from numpy.typing import NDArray
 
 from sinkscope.errors import UserError
+from sinkscope.report.figures import style
 from sinkscope.report.figures.inputs import RULE, Inputs
 from sinkscope.report.figures.labels import caption, entitle, made_by, sample_label, shortened, token_label
-from sinkscope.report.figures.panels import color_bar, fresh_axes, hatched, label_places, owner, panels
-from sinkscope.report.figures.registry import figure
-from sinkscope.report.figures.style import INK, SINK, heat_colors, house_style
+from sinkscope.report.figures.making import figure
 from sinkscope.sinks import SinkRule, mark_sinks
 from sinkscope.sinks.lexicon import Lexicon
 
@@ -41,7 +40,7 @@ _TRIANGLES = 6.0
 ROWS = "rows are queries, columns keys"
 
 
-@house_style
+@style.house_style
 def attention_map(
     sample: xr.Dataset, *, step: int, layer: int, head: int, rule: SinkRule = RULE, ax: Axes | None = None
 ) -> Axes:
@@ -50,9 +49,9 @@ def attention_map(
     Raises `UserError` where the trace has no such map.
     """
     shown = _map(sample, step, layer, head)
-    ax = fresh_axes(4.2, 3.9) if ax is None else ax
+    ax = style.fresh_axes(4.2, 3.9) if ax is None else ax
     image = paint(ax, sample, shown, rule)
-    color_bar([ax], image, "attention paid (1 = all of a query's)")
+    style.color_bar([ax], image, "attention paid (1 = all of a query's)")
     settings = f"{made_by(rule, None, 'each for itself', ROWS)}; {marks_line([sample])}"
     entitle(ax, f"{sample_label(sample)}, step {step}, layer {layer}, head {head}", settings, lift=_TRIANGLES)
     return ax
@@ -79,17 +78,17 @@ def require_maps(sample: xr.Dataset) -> xr.DataArray:
 
 def paint(ax: Axes, sample: xr.Dataset, shown: xr.DataArray, rule: SinkRule) -> AxesImage:
     """The map with its marks, without a title."""
-    hatched(ax)
+    style.hatched(ax)
     norm = LogNorm(vmin=FAINTEST, vmax=1.0, clip=True)
-    image = ax.imshow(shown.values, norm=norm, cmap=heat_colors(), aspect="equal", origin="upper")
+    image = ax.imshow(shown.values, norm=norm, cmap=style.heat_colors(), aspect="equal", origin="upper")
     ax.set(xlim=(-0.5, shown.shape[1] - 0.5), ylim=(shown.shape[0] - 0.5, -0.5))
     step = int(shown["map_step"])
     canvas = sample["canvas"].sel(step=step).values if "canvas" in sample else None
     _mark_masks(ax, sample, canvas)
     received = sample["received"].sel(step=step, layer=int(shown["map_layer"]), head=int(shown["map_head"]))
     sinks = np.flatnonzero(mark_sinks(received.astype(np.float64), rule).values)
-    [triangles] = _marks(ax, sinks, np.ones(sinks.shape), "v", SINK, "sinks")
-    above = ScaledTranslation(0, _TRIANGLES / 2 / 72, owner(ax).dpi_scale_trans)
+    [triangles] = _marks(ax, sinks, np.ones(sinks.shape), "v", style.SINK, "sinks")
+    above = ScaledTranslation(0, _TRIANGLES / 2 / 72, style.owner(ax).dpi_scale_trans)
     triangles.set_transform(ax.get_xaxis_transform() + above)
     _name_positions(ax, sample, canvas, shown)
     ax.set_xlabel("key")
@@ -103,8 +102,8 @@ def _mark_masks(ax: Axes, sample: xr.Dataset, canvas: NDArray[np.int32] | None) 
         return
     masked = np.flatnonzero(canvas == mask)
     rim = np.full(masked.shape, -0.5)
-    _marks(ax, masked, rim, "s", INK, "masked keys")
-    _marks(ax, rim, masked, "s", INK, "masked queries")
+    _marks(ax, masked, rim, "s", style.INK, "masked keys")
+    _marks(ax, rim, masked, "s", style.INK, "masked queries")
 
 
 def _marks(ax: Axes, x: Iterable[float], y: Iterable[float], marker: str, color: str, gid: str) -> list[Line2D]:
@@ -119,7 +118,7 @@ def _name_positions(ax: Axes, sample: xr.Dataset, canvas: NDArray[np.int32] | No
     """Tokens along both axes where there is room, else numbers."""
     positions = shown["position"].values
     if canvas is None or positions.size > MOST_WORDS:
-        label_places(ax, x=positions, y=shown["query"].values)
+        style.label_places(ax, x=positions, y=shown["query"].values)
         return
     lexicon = Lexicon.of(sample)
     words = [shortened(token_label(lexicon, int(token)), _LONGEST_WORD) if token >= 0 else "" for token in canvas]
@@ -157,12 +156,12 @@ def map_pairs(inputs: Inputs) -> Figure:
     found = [
         (sample, step, *strongest(sample, shown_steps(sample))) for sample in samples for step in shown_steps(sample)
     ]
-    drawn, axes = panels(len(found), height=3.4, across=2, share=False)
+    drawn, axes = style.panels(len(found), height=3.4, across=2, share=False)
     images = []
     for ax, (sample, step, layer, head) in zip(axes, found, strict=True):
         images.append(paint(ax, sample, _map(sample, step, layer, head), inputs.rule))
         entitle(ax, f"{sample_label(sample)}\nstep {step}, layer {layer}, head {head}", lift=_TRIANGLES)
-    color_bar(axes, images[-1], "attention paid (1 = all of a query's)")
+    style.color_bar(axes, images[-1], "attention paid (1 = all of a query's)")
     caption(drawn, f"{made_by(inputs.rule, None, 'each for itself', ROWS)}; {marks_line(samples)}")
     return drawn
 

@@ -26,24 +26,15 @@ from matplotlib.patches import Rectangle
 from matplotlib.transforms import ScaledTranslation
 from numpy.typing import NDArray
 
+from sinkscope.errors import UserError
+from sinkscope.report.figures import style
 from sinkscope.report.figures.inputs import RULE, Inputs, Subject
 from sinkscope.report.figures.labels import SCORES, caption, entitle, made_by, sample_label, token_label
-from sinkscope.report.figures.panels import (
-    HATCH,
-    color_bar,
-    fresh_axes,
-    hatched,
-    label_places,
-    legend_above,
-    log_colors,
-    owner,
-    panels,
-)
-from sinkscope.report.figures.registry import figure
-from sinkscope.report.figures.style import BASE, COMMIT, EDGE, INK, PAPER, SOFT, heat_colors, house_style
+from sinkscope.report.figures.making import figure
 from sinkscope.sinks import SinkRule, mark_sinks, received_from, scaled
 from sinkscope.sinks.blocks import by_step_blocks
 from sinkscope.sinks.lexicon import Lexicon
+from sinkscope.sinks.queries import ATOMS, group_size
 from sinkscope.sinks.scales import full_score, key_count, mean_over
 
 GAP_LABEL = "no such key, or nobody asks"
@@ -78,17 +69,17 @@ def profile(sample: xr.Dataset, rule: SinkRule, *, group: str = "all", scale: st
     return Profile(sample, scaled(mean, scale), mark_sinks(mean, rule), fair)
 
 
-@house_style
+@style.house_style
 def heat_map(
     sample: xr.Dataset, rule: SinkRule = RULE, *, group: str = "all", scale: str = "sum", ax: Axes | None = None
 ) -> Axes:
     """Draw one sample; see the module's docstring. Returns the axes, `ax` or new ones."""
     shown = profile(sample, rule, group=group, scale=scale)
-    ax = fresh_axes(5.4, 3.2) if ax is None else ax
-    image = paint(ax, shown, log_colors([shown.score.values], shown.fair))
+    ax = style.fresh_axes(5.4, 3.2) if ax is None else ax
+    image = paint(ax, shown, style.log_colors([shown.score.values], shown.fair))
     ax.set_ylabel("position")
     label_sinks(ax, shown)
-    color_bar([ax], image, f"attention received\n{SCORES[scale]}")
+    style.color_bar([ax], image, f"attention received\n{SCORES[scale]}")
     legend_below(ax, legend_entries([shown]))
     entitle(ax, sample_label(sample), made_by(rule, scale, group, *depth_lines([shown])))
     return ax
@@ -96,27 +87,27 @@ def heat_map(
 
 def paint(ax: Axes, shown: Profile, norm: LogNorm) -> AxesImage:
     """The image, rings, commits and block edges of a sample, without words but those of the axes."""
-    hatched(ax)
+    style.hatched(ax)
     cells = shown.score.values.T
-    image = ax.imshow(cells, norm=norm, cmap=heat_colors(), aspect="auto", origin="upper")
+    image = ax.imshow(cells, norm=norm, cmap=style.heat_colors(), aspect="auto", origin="upper")
     ax.set(xlim=(-0.5, cells.shape[1] - 0.5), ylim=(cells.shape[0] - 0.5, -0.5))
     _draw_blocks(ax, shown.sample)
     size = _ring_size(ax, cells.shape)
     _draw_commits(ax, shown.sample, size)
     steps, places = np.nonzero(shown.sinks.values)
-    for color, width in (("white", 1.7), (INK, 0.8)):
+    for color, width in (("white", 1.7), (style.INK, 0.8)):
         ax.plot(
             steps, places, linestyle="none", marker="o", markersize=size, mfc="none", mec=color, mew=width,
             clip_on=False, in_layout=False, gid="sinks", zorder=4,
         )  # fmt: skip
     ax.set_xlabel("step")
-    label_places(ax, x=shown.score["step"].values, y=shown.score["position"].values)
+    style.label_places(ax, x=shown.score["step"].values, y=shown.score["position"].values)
     return image
 
 
 def _ring_size(ax: Axes, shape: tuple[int, ...]) -> float:
     """Points: rings fit their cells, within reason."""
-    box = ax.get_window_extent().transformed(owner(ax).dpi_scale_trans.inverted())
+    box = ax.get_window_extent().transformed(style.owner(ax).dpi_scale_trans.inverted())
     cell = min(72 * box.height / shape[0], 72 * box.width / max(1, shape[1]))
     return float(np.clip(cell, _SMALLEST_RING, _LARGEST_RING))
 
@@ -125,8 +116,8 @@ def _draw_commits(ax: Axes, sample: xr.Dataset, size: float) -> None:
     if "committed" in sample:
         steps, places = np.nonzero(sample["committed"].transpose("step", "position").values)
         ax.plot(
-            steps, places, linestyle="none", marker="x", markersize=size * 0.7, mec=COMMIT, mew=0.9, gid="commits",
-            zorder=3,
+            steps, places, linestyle="none", marker="x", markersize=size * 0.7, mec=style.COMMIT, mew=0.9,
+            gid="commits", zorder=3,
         )  # fmt: skip
 
 
@@ -135,7 +126,13 @@ def _draw_blocks(ax: Axes, sample: xr.Dataset) -> None:
     at = np.arange(sample.sizes["step"] + 1) - 0.5
     for name, edge in block_edges(sample).items():
         ax.plot(
-            at, np.append(edge, edge[-1:]) - 0.5, color=EDGE, linewidth=1.0, drawstyle="steps-post", gid=name, zorder=2
+            at,
+            np.append(edge, edge[-1:]) - 0.5,
+            color=style.EDGE,
+            linewidth=1.0,
+            drawstyle="steps-post",
+            gid=name,
+            zorder=2,
         )
 
 
@@ -152,7 +149,9 @@ def block_edges(sample: xr.Dataset) -> dict[str, NDArray[np.float64]]:
 def label_sinks(ax: Axes, shown: Profile) -> None:
     """Name the tokens at positions that hold a ring, at the right, as far as there is room; the most ringed first."""
     rings = shown.sinks.sum("step").values
-    room = _LABEL_ROOM * rings.size / ax.get_window_extent().transformed(owner(ax).dpi_scale_trans.inverted()).height
+    room = (
+        _LABEL_ROOM * rings.size / ax.get_window_extent().transformed(style.owner(ax).dpi_scale_trans.inverted()).height
+    )
     taken: list[int] = []
     lexicon = Lexicon.of(shown.sample)
     for place in np.argsort(-rings, kind="stable"):
@@ -160,7 +159,7 @@ def label_sinks(ax: Axes, shown: Profile) -> None:
             taken.append(int(place))
             token = last_token(shown.sample, int(place))
             ax.annotate(
-                "" if token is None else token_label(lexicon, token), (1, place), xytext=(3, 0), color=SOFT,
+                "" if token is None else token_label(lexicon, token), (1, place), xytext=(3, 0), color=style.SOFT,
                 xycoords=ax.get_yaxis_transform(), textcoords="offset points", va="center", fontsize=5.5,
                 annotation_clip=False, gid="token",
             )  # fmt: skip
@@ -180,13 +179,13 @@ def legend_entries(shown: Sequence[Profile]) -> list[Artist]:
     """What each mark means, of those that there are."""
     entries: list[Artist] = []
     if any(bool(one.sinks.any()) for one in shown):
-        entries.append(_mark("o", INK, "sink", mfc="none"))
+        entries.append(_mark("o", style.INK, "sink", mfc="none"))
     if any("committed" in one.sample for one in shown):
-        entries.append(_mark("x", COMMIT, "committed after the step"))
+        entries.append(_mark("x", style.COMMIT, "committed after the step"))
     if any(np.isfinite(edge).any() for one in shown for edge in block_edges(one.sample).values()):
-        entries.append(Line2D([], [], color=EDGE, linewidth=1.0, label="edges of the block"))
+        entries.append(Line2D([], [], color=style.EDGE, linewidth=1.0, label="edges of the block"))
     if any(bool(one.score.isnull().any()) for one in shown):
-        entries.append(Rectangle((0, 0), 1, 1, fc=PAPER, ec=BASE, hatch=HATCH, lw=0, label=GAP_LABEL))
+        entries.append(Rectangle((0, 0), 1, 1, fc=style.PAPER, ec=style.BASE, hatch=style.HATCH, lw=0, label=GAP_LABEL))
     return entries
 
 
@@ -210,7 +209,7 @@ def _mark(marker: str, color: str, label: str, mfc: str | None = None) -> Line2D
 
 def legend_below(ax: Axes, entries: Sequence[Artist]) -> None:
     """Below the axes, in lines that are no wider than they are."""
-    below = ax.transAxes + ScaledTranslation(0, -26 / 72, owner(ax).dpi_scale_trans)
+    below = ax.transAxes + ScaledTranslation(0, -26 / 72, style.owner(ax).dpi_scale_trans)
     ax.legend(
         handles=list(entries), loc="upper left", bbox_to_anchor=(0, 0), bbox_transform=below, borderpad=0,
         ncols=2 if len(entries) > 3 else 3, borderaxespad=0, columnspacing=1.4, handletextpad=0.5,
@@ -223,19 +222,74 @@ def heat_maps(inputs: Inputs) -> Figure:
     subjects = inputs.traced()
     if len(subjects) == 1:
         sample = subjects[0].sample
-        return owner(heat_map(sample, inputs.rule, group=inputs.group, scale=inputs.scale))
+        return style.owner(heat_map(sample, inputs.rule, group=inputs.group, scale=inputs.scale))
     shown = [_of(subject, inputs) for subject in subjects]
-    drawn, axes = panels(len(shown), height=2.7, share=False)
-    norm = log_colors([one.score.values for one in shown], min(one.fair for one in shown))
+    drawn, axes = style.panels(len(shown), height=2.7, share=False)
+    norm = style.log_colors([one.score.values for one in shown], min(one.fair for one in shown))
     images = [paint(ax, one, norm) for ax, one in zip(axes, shown, strict=True)]
     for ax, subject in zip(axes, subjects, strict=True):
         entitle(ax, sample_label(subject.sample))
     axes[0].set_ylabel("position")
-    color_bar(axes, images[-1], f"attention received\n{SCORES[inputs.scale]}")
-    legend_above(drawn, legend_entries(shown))
+    style.color_bar(axes, images[-1], f"attention received\n{SCORES[inputs.scale]}")
+    style.legend_above(drawn, legend_entries(shown))
     caption(drawn, made_by(inputs.rule, inputs.scale, inputs.group, *depth_lines(shown)))
     return drawn
 
 
 def _of(subject: Subject, inputs: Inputs) -> Profile:
     return profile(subject.sample, inputs.rule, group=inputs.group, scale=inputs.scale)
+
+
+_GROUPS_ACROSS = 3
+
+
+def asking_groups(sample: xr.Dataset) -> list[str]:
+    """The groups that have a query at any step, "all" first.
+
+    Raises `UserError` where groups were not recorded, or never more than one asks at a step: "all" then shows as much.
+    """
+    sizes = {group: group_size(sample, group).values for group in ATOMS if group in _recorded_groups(sample)}
+    asked = np.array([size > 0 for size in sizes.values()])
+    if asked.sum(0).max(initial=0) < 2:
+        raise UserError("at every step all queries are of one group, so the heat map shows as much")
+    return ["all", *(group for group, size in sizes.items() if size.any())]
+
+
+def _recorded_groups(sample: xr.Dataset) -> set[str]:
+    if "received_by_group" not in sample or "queries" not in sample:
+        raise UserError("received attention was not recorded by group (sinkscope trace --by-group mean)")
+    return {str(name) for name in sample["group"].values}
+
+
+def _by_group(samples: Sequence[xr.Dataset]) -> list[tuple[xr.Dataset, str]]:
+    """Samples with each of their groups. Raises `UserError` where none can be divided, with the last reason."""
+    found: list[tuple[xr.Dataset, str]] = []
+    reason = UserError("no trace was given")
+    for sample in samples:
+        try:
+            found += [(sample, group) for group in asking_groups(sample)]
+        except UserError as error:
+            reason = error
+    if not found:
+        raise reason
+    return found
+
+
+@figure("groups", "received attention by group of queries over steps, sinks ringed")
+def group_maps(inputs: Inputs) -> Figure:
+    """One panel a group, trace after trace; traces whose queries are never of two groups have none."""
+    found = _by_group([subject.sample for subject in inputs.traced()])
+    shown = [profile(sample, inputs.rule, group=group, scale=inputs.scale) for sample, group in found]
+    drawn, axes = style.panels(len(shown), height=2.2, across=_GROUPS_ACROSS, share=False)
+    norm = style.log_colors([one.score.values for one in shown], min(one.fair for one in shown))
+    images = [paint(ax, one, norm) for ax, one in zip(axes, shown, strict=True)]
+    names = list(dict.fromkeys(sample_label(sample) for sample, _ in found))
+    for ax, (sample, group) in zip(axes, found, strict=True):
+        entitle(ax, f"queries: {group}" if len(names) == 1 else f"{sample_label(sample)}\nqueries: {group}")
+        ax.set_ylabel("position")
+    style.only_outer_labels(axes, _GROUPS_ACROSS)
+    style.color_bar(axes, images[-1], f"attention received from the group\n{SCORES[inputs.scale]}")
+    style.legend_above(drawn, legend_entries(shown))
+    settings = made_by(inputs.rule, inputs.scale, "as named", *depth_lines(shown))
+    caption(drawn, f"{', '.join(names)}; {settings}")
+    return drawn

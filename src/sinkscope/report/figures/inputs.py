@@ -16,8 +16,7 @@ from sinkscope.errors import UserError
 from sinkscope.evaluation.ablation import Row
 from sinkscope.evaluation.compressed import Row as CompressedRow
 from sinkscope.report.figures.labels import model_label
-from sinkscope.report.naming import distinct_labels
-from sinkscope.report.traces import nothing_recorded, open_traces, started_ids, unfinished_note
+from sinkscope.report.traces import distinct_labels, nothing_recorded, open_traces, started_ids, unfinished_note
 from sinkscope.sinks import Excess, SinkRule, received_from
 from sinkscope.sinks.find import key_counts
 from sinkscope.sinks.tables.base import View

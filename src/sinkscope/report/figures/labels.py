@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 
 from sinkscope.report.figures.style import FONT, SOFT
-from sinkscope.report.naming import masking_of, model_name, token_text
+from sinkscope.report.traces import masking_of, model_name, token_text
 from sinkscope.sinks import SinkRule
 from sinkscope.sinks.lexicon import Lexicon
 

@@ -1,21 +1,49 @@
-"""Make figures into files: all that the inputs allow, with the reason for each that is left out.
+"""Figures by name, and made into files: all that the inputs allow, with the reason for each that is left out.
 
     made = make_figures(Inputs(subjects=subjects), Path("figures"), ending="svg")
     made.files["heat-map"], made.left_out
 
-Costs a pass over all samples for each figure that counts, and the memory of one sample.
+A figure files itself with `@figure(name, about)`; every module of this folder is imported, so a new one is one new
+file. Costs a pass over all samples for each figure that counts, and the memory of one sample.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from matplotlib.figure import Figure
+
+from sinkscope.discovery import Names
 from sinkscope.errors import UserError
 from sinkscope.files import make_folder, require_folder
 from sinkscope.report.figures.inputs import Inputs
-from sinkscope.report.figures.registry import FIGURES, find_figure
-from sinkscope.report.figures.style import FORMATS, write_figure
+from sinkscope.report.figures.style import FORMATS, house_style, write_figure
 from sinkscope.trace.reading import reading_values
+
+Draw = Callable[[Inputs], Figure]
+
+
+@dataclass(frozen=True)
+class FigureKind:
+    """One figure of the report. `draw` raises `UserError` with the reason where the inputs do not allow it."""
+
+    name: str
+    about: str
+    draw: Draw
+
+
+FIGURES: Names[FigureKind] = Names("figure")
+find_figure = FIGURES.find
+
+
+def figure(name: str, about: str) -> Callable[[Draw], Draw]:
+    """Function decorator that files a figure in `FIGURES`, drawn in the house style."""
+
+    def file(draw: Draw) -> Draw:
+        FIGURES.add(name, FigureKind(name, about, house_style(draw)))
+        return draw
+
+    return file
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,23 @@ narrower or wider than they were laid out for.
 """
 
 import io
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from math import ceil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib import colormaps, style
-from matplotlib.colors import Colormap, ListedColormap
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.colorbar import Colorbar
+from matplotlib.colors import Colormap, ListedColormap, LogNorm
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+from numpy.typing import NDArray
 
 from sinkscope.errors import UserError
 from sinkscope.files import write_whole
@@ -121,3 +130,119 @@ def write_figure(figure: Figure, file: Path) -> None:
     written = io.BytesIO()
     figure.savefig(written, format=kind, metadata=_METADATA[kind])
     write_whole(file, [written.getvalue()])
+
+
+WIDE = 7.1
+"""Inches: the width of a page with two columns."""
+NARROW = 4.6
+HATCH = "////"
+_DECADES = (1.0, 2.0, 5.0)
+_NARROW_RANGE = 200.0
+
+
+def fresh_axes(width: float = NARROW, height: float = 2.8) -> Axes:
+    """Axes on a figure of their own, in inches."""
+    return Figure(figsize=(width, height), layout="constrained").subplots()
+
+
+def owner(ax: Axes) -> Figure:
+    """The figure that the axes stand on."""
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    return figure
+
+
+def panels(
+    count: int, *, height: float, across: int = 3, width: float = WIDE, share: bool = True
+) -> tuple[Figure, list[Axes]]:
+    """A figure with so many panels, at most `across` in a row of `height` inches, sharing their vertical axis."""
+    columns = min(count, across)
+    rows = ceil(count / columns)
+    figure = Figure(figsize=(width if columns > 1 else min(width, NARROW), rows * height), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False, sharey="row" if share else False)
+    axes = list(grid.ravel())
+    for empty in axes[count:]:
+        empty.remove()
+    return figure, axes[:count]
+
+
+def log_colors(values: Sequence[NDArray[np.float64]], fair: float) -> LogNorm:
+    """One logarithmic scale for these scores.
+
+    From half a fair share to the highest score, at least 15 fair ones.
+    """
+    highest = max((float(np.nanmax(one)) for one in values if not np.isnan(one).all()), default=fair)
+    return LogNorm(vmin=fair / 2, vmax=max(highest, 15 * fair), clip=True)
+
+
+def hatched(ax: Axes) -> Rectangle:
+    """Fill the axes with what stands for "no such key"; images are drawn over it."""
+    patch = Rectangle((0, 0), 1, 1, transform=ax.transAxes, facecolor=PAPER, edgecolor=BASE, hatch=HATCH, linewidth=0)
+    patch.set_zorder(-1)
+    ax.add_artist(patch)
+    return patch
+
+
+def color_bar(axes: Sequence[Axes], image: AxesImage, label: str) -> Colorbar:
+    """A bar at the right of these panels, with plain numbers."""
+    figure = owner(axes[0])
+    bar = figure.colorbar(image, ax=list(axes), pad=0.015, fraction=0.04, aspect=24)
+    bar.set_label(label, parse_math=False)
+    bar.outline.set_linewidth(0.4)
+    if isinstance(image.norm, LogNorm):
+        ticks = round_numbers(float(image.norm.vmin or 0), float(image.norm.vmax or 0))
+        bar.set_ticks(ticks, labels=[f"{tick:g}" for tick in ticks])
+        bar.minorticks_off()
+    return bar
+
+
+def round_numbers(low: float, high: float) -> list[float]:
+    """1, 2, 5, 10, 20 ... within these limits; of a wide range every decade only."""
+    if not 0 < low < high:
+        return []
+    first, last = int(np.floor(np.log10(low))), int(np.ceil(np.log10(high)))
+    steps = _DECADES if high / low <= _NARROW_RANGE else _DECADES[:1]
+    numbers = [round(step * 10.0**power, 12) for power in range(first, last + 1) for step in steps]
+    return [number for number in numbers if low * 0.999 <= number <= high * 1.001]
+
+
+def label_places(ax: Axes, *, x: NDArray[np.int64] | None = None, y: NDArray[np.int64] | None = None) -> None:
+    """Ticks at whole places, named by their labels; places are counted from 0, labels may not be."""
+    for axis, labels in ((ax.xaxis, x), (ax.yaxis, y)):
+        if labels is not None:
+            whole_ticks(axis)
+            axis.set_major_formatter(_namer(labels))
+
+
+def percent_axis(axis: Axis) -> None:
+    """Shares as percent, with no more digits than they need."""
+    axis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.4g}%"))
+
+
+def only_outer_labels(axes: Sequence[Axes], across: int) -> None:
+    """Keep the words below the lowest panel of every column and beside the first of every row."""
+    for number, ax in enumerate(axes):
+        if number + across < len(axes):
+            ax.set_xlabel("")
+        if number % across:
+            ax.set_ylabel("")
+
+
+def legend_above(figure: Figure, handles: Iterable[Artist], labels: Iterable[str] | None = None) -> None:
+    """One legend for all panels, in a line above them."""
+    entries = list(handles)
+    names = [str(entry.get_label()) for entry in entries] if labels is None else list(labels)
+    figure.legend(entries, names, loc="outside upper left", ncols=6, borderpad=0, columnspacing=1.6)
+
+
+def whole_ticks(axis: Axis) -> None:
+    """Ticks at whole round numbers."""
+    axis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
+
+
+def _namer(labels: NDArray[np.int64]) -> FuncFormatter:
+    def name(place: float, _: int | None = None) -> str:
+        number = round(place)
+        return str(labels[number]) if number == place and 0 <= number < len(labels) else ""
+
+    return FuncFormatter(name)

@@ -15,12 +15,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sinkscope.errors import UserError
+from sinkscope.report.figures import style
 from sinkscope.report.figures.inputs import RULE, Inputs, found_in, with_first
 from sinkscope.report.figures.labels import caption, entitle, made_by, model_label, token_label
-from sinkscope.report.figures.panels import fresh_axes, legend_above, owner, panels, percent_axis
-from sinkscope.report.figures.registry import figure
-from sinkscope.report.figures.style import BASE, INK, SINK, house_style
-from sinkscope.report.naming import distinct
+from sinkscope.report.figures.making import figure
+from sinkscope.report.traces import distinct
 from sinkscope.sinks import SinkRule, summarise
 from sinkscope.sinks.tables.base import Vocabulary
 
@@ -59,7 +58,7 @@ def _learned(samples: Iterable[xr.Dataset], vocabulary: Vocabulary) -> Iterator[
         yield sample
 
 
-@house_style
+@style.house_style
 def token_bars(
     samples: Iterable[xr.Dataset],
     rule: SinkRule = RULE,
@@ -71,7 +70,7 @@ def token_bars(
     """Draw the tokens under the sinks of all these samples of one model. Returns the axes, `ax` or new ones."""
     first, every = with_first(samples)
     table, labels = top_tokens(every, rule, group=group, rows=rows)
-    ax = fresh_axes(4.2, 0.9 + 0.22 * len(labels)) if ax is None else ax
+    ax = style.fresh_axes(4.2, 0.9 + 0.22 * len(labels)) if ax is None else ax
     paint(ax, table, labels)
     ax.legend(loc="lower right")
     entitle(ax, model_label(first), made_by(rule, None, group, COUNTED))
@@ -82,11 +81,11 @@ def paint(ax: Axes, table: xr.Dataset, labels: list[str]) -> None:
     """The bars without title and legend, the most frequent on top."""
     places = np.arange(len(labels), dtype=np.float64)
     sinks = table["sink_frequency"].fillna(0).values
-    ax.barh(places - _THICK / 2, sinks, _THICK, color=SINK, label="of the sinks")
-    ax.barh(places + _THICK / 2, table["base_rate"].values, _THICK, color=BASE, label="of all positions")
+    ax.barh(places - _THICK / 2, sinks, _THICK, color=style.SINK, label="of the sinks")
+    ax.barh(places + _THICK / 2, table["base_rate"].values, _THICK, color=style.BASE, label="of all positions")
     top = table["top_frequency"].values
     ax.plot(
-        np.where(top > 0, top, np.nan), places, linestyle="none", marker="D", mfc="white", mec=INK, mew=0.8,
+        np.where(top > 0, top, np.nan), places, linestyle="none", marker="D", mfc="white", mec=style.INK, mew=0.8,
         clip_on=False, in_layout=False, label="of the strongest keys",
     )  # fmt: skip
     ax.set_yticks(places, labels, parse_math=False)
@@ -94,7 +93,7 @@ def paint(ax: Axes, table: xr.Dataset, labels: list[str]) -> None:
     ax.set_ylim(len(labels) - 0.5, -0.5)
     ax.set_xlim(left=0.0)
     ax.set_xlabel("share")
-    percent_axis(ax.xaxis)
+    style.percent_axis(ax.xaxis)
 
 
 @figure("tokens", "tokens that hold the sinks, beside their base rates (Table 2)")
@@ -102,15 +101,15 @@ def token_panels(inputs: Inputs) -> Figure:
     """One panel a trace, over all its samples."""
     subjects = inputs.traced()
     if len(subjects) == 1:
-        return owner(token_bars(subjects[0].samples, inputs.rule, group=inputs.group))
+        return style.owner(token_bars(subjects[0].samples, inputs.rule, group=inputs.group))
     found, left_out = found_in(subjects, lambda one: top_tokens(one.samples, inputs.rule, group=inputs.group))
     most = max(len(labels) for _, labels in found.values())
-    drawn, axes = panels(len(found), height=0.9 + 0.2 * most, share=False)
+    drawn, axes = style.panels(len(found), height=0.9 + 0.2 * most, share=False)
     for ax, (label, (table, labels)) in zip(axes, found.items(), strict=True):
         paint(ax, table, labels)
         ax.set_ylim(most - 0.5, -0.5)
         entitle(ax, label)
     handles, names = axes[0].get_legend_handles_labels()
-    legend_above(drawn, handles, names)
+    style.legend_above(drawn, handles, names)
     caption(drawn, made_by(inputs.rule, None, inputs.group, COUNTED, *left_out))
     return drawn

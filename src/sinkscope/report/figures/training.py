@@ -18,9 +18,8 @@ from sinkscope.errors import UserError, refusing
 from sinkscope.families.packaged import PACKAGED, find_packaged
 from sinkscope.report.figures.inputs import Inputs, Training
 from sinkscope.report.figures.labels import caption, entitle, printable, shortened
-from sinkscope.report.figures.panels import WIDE, fresh_axes, percent_axis
-from sinkscope.report.figures.registry import figure
-from sinkscope.report.figures.style import LINES, SINK, heat_colors, house_style
+from sinkscope.report.figures.making import figure
+from sinkscope.report.figures.style import LINES, SINK, WIDE, fresh_axes, heat_colors, house_style, percent_axis
 from sinkscope.sinks.ar import GU_EPSILON
 from sinkscope.training.log import NAME, read_log
 

@@ -6,12 +6,18 @@
 The page itself (`page.html`) is built from `frontend/` and comes with the package; Python fills in what it shows.
 """
 
-from sinkscope.report.page.embedding import Page, show
-from sinkscope.report.page.live import Live
 from sinkscope.report.page.selecting import Showing, choose
-from sinkscope.report.page.serving import PageServer
-from sinkscope.report.page.template import Template, read_template
-from sinkscope.report.page.writing import MOST_MEGABYTES, Written, check_report, write_report
+from sinkscope.report.page.serving import Live, PageServer
+from sinkscope.report.page.writing import (
+    MOST_MEGABYTES,
+    Page,
+    Template,
+    Written,
+    check_report,
+    read_template,
+    show,
+    write_report,
+)
 
 __all__ = [
     "MOST_MEGABYTES",

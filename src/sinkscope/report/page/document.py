@@ -19,9 +19,9 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from sinkscope.errors import UserError
-from sinkscope.report.naming import token_text
 from sinkscope.report.page.packing import Entry, attention_entry, pack_attention, plain_entry
 from sinkscope.report.page.selecting import Showing
+from sinkscope.report.traces import token_text
 from sinkscope.sinks.blocks import step_slices
 from sinkscope.sinks.lexicon import Lexicon, model_attributes
 from sinkscope.sinks.scales import ROUNDING, mean_over

@@ -1,27 +1,133 @@
 """The page served from this machine to a browser on it, for traces that are too large for one file.
 
-    with PageServer(live, port=0) as server:
+    live = Live(lambda: choose(paths)[0], read_template())
+    with PageServer(live, read_template(), port=0) as server:
         print(server.url)
         server.serve_forever()
 
-It listens on the loopback address alone, under a path that nobody can guess: other users of the machine can connect,
-but are given nothing. Only reading is offered, and only what `Live` knows by name. A page of another site gets no
-answer that it could read: requests by any other name than this machine's are refused, since a site can make a name of
-its own point here, and answers may not be framed or taken over by other origins.
+`Live` gives the page with all but attention in it, and attention a step at a time: `live.step("data/0/3/received/17")`
+is gzip bytes of codes. A step costs about 20 ms for 32 layers x 32 heads x 165 positions, most of it reading the 16
+steps that are stored together; the last steps asked for are kept. Nothing that is asked for is taken for a path.
+
+The server listens on the loopback address alone, under a path that nobody can guess: other users of the machine can
+connect, but are given nothing. Only reading is offered, and only what `Live` knows by name. A page of another site gets
+no answer that it could read: requests by any other name than this machine's are refused, since a site can make a name
+of its own point here, and answers may not be framed or taken over by other origins.
+
+Where it misleads: a sample that is begun anew (`--resume`, `--overwrite`) is gone for the page that shows it: load the
+page anew.
 """
 
 import errno
 import re
 import secrets
 import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from socketserver import ThreadingTCPServer
 from typing import Any
 
 from sinkscope.errors import UserError
-from sinkscope.report.page.live import Live
-from sinkscope.report.page.template import Template
+from sinkscope.report.page.document import Attention, Place, Stepwise, document_text
+from sinkscope.report.page.packing import Entry, fair_scale, pack_step, served_entry
+from sinkscope.report.page.selecting import Showing, default_title
+from sinkscope.report.page.writing import Template
+from sinkscope.trace.groups import METADATA, read_header
+
+KEPT_STEPS = 64
+_STEP = re.compile(r"(?P<array>[a-z_0-9/]+)/(?P<step>[0-9]{1,9})", re.ASCII)
+
+
+Recording = tuple[int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class _Served:
+    """An array that the page may ask for, the folder of the sample that it is of, and which recording lay there."""
+
+    values: Stepwise
+    folder: Path
+    recording: Recording | None
+
+
+class Live:
+    """The page of what `showings` gives, which is asked anew whenever the page is loaded."""
+
+    def __init__(self, showings: Callable[[], Sequence[Showing]], template: Template, title: str | None = None) -> None:
+        self._showings = showings
+        self._template = template
+        self._title = title
+        self._arrays: dict[str, _Served] = {}
+        self._packed = lru_cache(maxsize=KEPT_STEPS)(_pack)
+
+    def page(self) -> bytes:
+        """The page as the traces are now. Raises `UserError` where one can't be read any more."""
+        showings, arrays = self._showings(), dict[str, _Served]()
+
+        def served(place: Place) -> Attention:
+            number, index = place
+            folder = showings[number].folder(index)
+            recording = _recording(folder)
+
+            def entry(name: str, values: Stepwise) -> Entry:
+                address = f"data/{number}/{index}/{name}"
+                arrays[address] = _Served(values, folder, recording)
+                return served_entry(address, values.shape, fair_scale(values.shape[-1]))
+
+            return entry
+
+        document = document_text(self._title or default_title(showings), showings, served)
+        page = b"".join(self._template.around(document))
+        # Pages that are open already go on asking by the same addresses.
+        self._arrays = arrays
+        return page
+
+    def step(self, address: str) -> bytes | None:
+        """The bytes of one step of an array, or None where there is none (any more).
+
+        Raises OSError, RuntimeError or ValueError where it is there and can't be read.
+        """
+        asked = _STEP.fullmatch(address)
+        served = self._arrays.get(asked["array"]) if asked else None
+        if asked is None or served is None or int(asked["step"]) >= served.values.shape[0]:
+            return None
+        try:
+            header = read_header(0, served.folder)
+            # Cut since, it may not hold the step any more.
+            held = header is not None and int(asked["step"]) < header.steps
+            packed = self._packed(served, int(asked["step"])) if held and _is_there(served) else None
+        except (OSError, RuntimeError, ValueError):
+            if _is_there(served):
+                raise
+            return None
+        # Only now is it sure that no other recording was begun there while this was read.
+        return packed if _is_there(served) else None
+
+
+def _recording(folder: Path) -> Recording | None:
+    """What tells a recording of a sample from the next in the same folder, None where there is none.
+
+    A file that is written once, when the sample is begun, and never while it grows.
+    """
+    try:
+        found = (folder / "layer" / METADATA).stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def _is_there(served: _Served) -> bool:
+    return served.recording is not None and _recording(served.folder) == served.recording
+
+
+def _pack(served: _Served, step: int) -> bytes:
+    values = served.values.steps(slice(step, step + 1))
+    return pack_step(values, fair_scale(values.shape[-1]))
+
 
 ADDRESS = "127.0.0.1"
 _OWN_NAME = re.compile(r"(127\.0\.0\.1|localhost)(:[0-9]{1,5})?", re.ASCII)

@@ -1,22 +1,30 @@
-"""Write a report: one HTML file that needs nothing else.
+"""The page (built from `frontend/`, part of the package) with its data: one HTML file, or a frame in a notebook.
 
     showings, notes = choose([Path("runs/llada.zarr")])
     written = write_report(showings, Path("report.html"))
     written.size, written.worst_error
 
-Whether it will fit is forecast from the shapes of all arrays and ten steps of a sample of each trace, before the rest
-is read.
+    ss.show("runs/dlm.zarr", "runs/ar.zarr", samples=["q1"])       # in a notebook
 
-The file grows under another name and takes its own when it is whole, so an older report stays until then, and a kill or
-a full disk never leaves half of one under that name. Memory holds one sample's text (at most about 50 MB for 128 steps
-x 32 layers x 32 heads x 165 positions).
+Whether it will fit is forecast from the shapes of all arrays and ten steps of a sample of each trace, before the rest
+is read. A file is there whole or not at all. Memory holds one sample's text (at most about 50 MB for 128 steps x 32
+layers x 32 heads x 165 positions).
+
+In a notebook the page stands in a frame that may run its script and nothing else: it can't reach the notebook, its
+server or the network, whatever a token's text holds. It is kept in the notebook file with all that it shows, and works
+there without the trace.
 
 Where it misleads: a browser opens what fits its memory. All of a report is read when it is opened; what is too large
-for that is for a server (`serving.py`).
+for that is for a server (`serving.py`). A frame has no address, so a link to a view can't be copied from it.
 """
 
+import base64
+import hashlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
+from itertools import chain
 from math import prod
 from pathlib import Path
 
@@ -24,9 +32,51 @@ from sinkscope.errors import UserError
 from sinkscope.files import make_folder, require_place, write_whole
 from sinkscope.report.page.document import Attention, Place, Stepwise, attention_arrays, carried, document_text
 from sinkscope.report.page.packing import Entry, Forecast, forecast
-from sinkscope.report.page.selecting import Showing, default_title
-from sinkscope.report.page.template import read_template
+from sinkscope.report.page.selecting import Showing, choose, default_title
+from sinkscope.trace import Trace
 from sinkscope.trace.reading import reading_values
+
+PAGE = Path(__file__).with_name("page.html")
+_OPEN, _CLOSE = '<script id="sinkscope-data" type="application/json">', "</script>"
+PLACEHOLDER = f"{_OPEN}null{_CLOSE}"
+_SCRIPT = re.compile(r"<script(?P<attributes>[^>]*)>(?P<code>.*?)</script>", re.DOTALL | re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Template:
+    """The page before and after the document."""
+
+    head: str
+    tail: str
+
+    def around(self, document: Iterable[str]) -> Iterator[bytes]:
+        """The page with a document in it, in parts."""
+        for part in chain([self.head], document, [self.tail]):
+            yield part.encode()
+
+    def script_hashes(self) -> list[str]:
+        """The page's own scripts as a content security policy names them: "'sha256-...'", in their order."""
+        scripts = _SCRIPT.finditer(self.head + _CLOSE + self.tail)
+        return [_hash(one["code"]) for one in scripts if "application/json" not in one["attributes"]]
+
+
+def read_template(file: Path | None = None) -> Template:
+    """The page, of the package or in a file. Raises `UserError` where it is missing or has no place for a document."""
+    file = file or PAGE
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"the page {file} can't be read ({error.strerror}): build it in frontend/") from error
+    parts = text.split(PLACEHOLDER)
+    if len(parts) != 2:
+        raise UserError(f"the page {file} has {len(parts) - 1} places for its data, expected one: build it anew")
+    return Template(parts[0] + _OPEN, _CLOSE + parts[1])
+
+
+def _hash(code: str) -> str:
+    digest = hashlib.sha256(code.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
+
 
 MOST_MEGABYTES = 64.0
 """Room for two samples of 128 steps x 32 layers x 32 heads x 165 positions, side by side."""
@@ -138,4 +188,71 @@ def _too_large(out: Path, most: float, whole: int, samples: int) -> str:
     return (
         f"{out} would be larger than {most:g} MB, {fit} fit: name fewer samples, layers or heads (--sample, --layers, "
         "--heads), allow more (--max-mb), or look at it without a file (`sinkscope view`)"
+    )
+
+
+MOST_NOTEBOOK_MEGABYTES = 16.0
+"""Notebooks are saved whole again and again."""
+
+
+@dataclass(frozen=True, repr=False)
+class Page:
+    """A page with its data, shown by a notebook."""
+
+    html: str
+    """The page, as `sinkscope report` would write it."""
+    title: str
+    height: int
+
+    def __repr__(self) -> str:
+        return f"<Page {self.title!r}, {len(self.html) / 1e6:.2f} MB: a notebook shows it>"
+
+    def _repr_html_(self) -> str:
+        return (
+            f'<iframe sandbox="allow-scripts allow-downloads" title="{escape(self.title)}" '
+            f'style="width: 100%; height: {self.height}px; border: 0" srcdoc="{escape(self.html)}"></iframe>'
+        )
+
+
+def show(
+    *traces: Trace | str | Path,
+    samples: Sequence[str] = (),
+    layers: Sequence[int] = (),
+    heads: Sequence[int] = (),
+    title: str | None = None,
+    height: int = 900,
+    most_megabytes: float = MOST_NOTEBOOK_MEGABYTES,
+) -> Page:
+    """The interactive page of these traces, for a notebook to show; two stand side by side.
+
+    samples, layers, heads: what is shown of each trace, all without any. title: of the page, without one the models.
+    height: of the frame, in pixels.
+
+    Raises `UserError` for what is no trace or folder, for a trace that can't be read or holds no step, for samples,
+    layers or heads that it lacks, and where the page would be larger than `most_megabytes` (of a million bytes).
+    """
+    paths = [_path(trace) for trace in traces]
+    showings, _ = choose(paths, ids=samples, layers=layers, heads=heads)
+    title = title or default_title(showings)
+    require_room(showings, most_megabytes, lambda _: _too_large_here(most_megabytes))
+    parts = read_template().around(document_text(title, showings, carried))
+    html = b"".join(within(parts, most_megabytes, lambda: _too_large_here(most_megabytes)))
+    return Page(html.decode(), title, height)
+
+
+def _path(trace: object) -> Path:
+    if isinstance(trace, Trace):
+        return trace.path
+    if isinstance(trace, str | Path):
+        return Path(trace)
+    raise UserError(
+        f"show takes traces or their folders, one after another, got {type(trace).__name__}: "
+        'show(trace, samples=["0"]) shows one sample, show(first, second) two traces'
+    )
+
+
+def _too_large_here(most: float) -> str:
+    return (
+        f"the page would be larger than {most:g} MB: name fewer samples, layers or heads, allow more (most_megabytes), "
+        "write a file (`sinkscope report`) or look at it in a browser (`sinkscope view`)"
     )

@@ -11,10 +11,8 @@ Functions take what was measured and draw nothing else. They change no setting o
 the same bytes.
 """
 
-from sinkscope.report.selection.accuracy import accuracy_by_share, share_curves
-from sinkscope.report.selection.agreeing import agreement_bars
-from sinkscope.report.selection.choosing import Choice, check_choices, choices
-from sinkscope.report.selection.kept import kept_map, kept_maps
+from sinkscope.report.selection.accuracy import accuracy_by_share, agreement_bars, share_curves
+from sinkscope.report.selection.kept import Choice, check_choices, choices, kept_map, kept_maps
 from sinkscope.report.selection.queue import queue_over_time
 
 __all__ = [

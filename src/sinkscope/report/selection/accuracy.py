@@ -1,16 +1,23 @@
-"""What a share of the patches is worth: accuracy over the share that was really sent, a line for each way to choose.
+"""What a share of the patches is worth, and how far gates choose what other ways would have chosen.
 
-One panel a link, SNR by SNR. All lines of ways that keep their budget end in the same point, all patches. Random
-patches are grey, and all their draws one line; a picture sent as a file stands at the share whose symbols it takes.
+Accuracy over the share that was really sent: a line for each way to choose, one panel a link, SNR by SNR. All lines of
+ways that keep their budget end in the same point, all patches. Random patches are grey, and all their draws one line; a
+picture sent as a file stands at the share whose symbols it takes.
+
+Agreement: overlap of two choices beside that of chance. A group a gate, a bar each for chance and for every other way;
+above each bar the rank correlation of the scores.
 
 Where it misleads: intervals are over pictures, so those of two lines may overlap where the paired difference is clear;
 `sinkscope select evaluate` tests differences in pairs. Of several models the line is their mean, and a small dot each.
+At a large share all choices overlap; look at what a bar has more than chance. Correlation is over all patches that are
+still there, overlap over those that the gate keeps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import inf
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -19,21 +26,20 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sinkscope.errors import UserError
-from sinkscope.report.figures.labels import caption, entitle, printable
-from sinkscope.report.figures.panels import fresh_axes, legend_above, only_outer_labels, panels, percent_axis
-from sinkscope.report.figures.style import LINES, SOFT, house_style
-from sinkscope.report.selection.naming import model_title
+from sinkscope.report.figures import style
+from sinkscope.report.figures.labels import caption, entitle, printable, shortened
+from sinkscope.selection.agreement import Agreement
 from sinkscope.selection.grid import CONTROL, WHOLE, Cell, Point, Row, channel_label, points, widest
 from sinkscope.selection.grid.cells import EXACT, snr_label
 
 INTERVALS = "bars: 95 % intervals over pictures; all draws together; lines that share a place stand a little apart"
 _APART = 0.006
 """Between lines that keep the same budget, so that their intervals do not hide each other."""
-_LOOK = {"color": SOFT, "linestyle": ":", "marker": "x", "markersize": 4.0}
+_LOOK = {"color": style.SOFT, "linestyle": ":", "marker": "x", "markersize": 4.0}
 """Of random patches"""
 
 
-@house_style
+@style.house_style
 def share_curves(rows: Sequence[Row], *, ax: Axes | None = None) -> Axes:
     """Draw the cells of one link. Returns the axes, `ax` or new ones.
 
@@ -43,7 +49,7 @@ def share_curves(rows: Sequence[Row], *, ax: Axes | None = None) -> Axes:
     if len(links) != 1:
         raise UserError("share curves take the cells of one channel, rate and SNR: draw others on axes of their own")
     [some] = links.values()
-    ax = fresh_axes(4.2, 2.7) if ax is None else ax
+    ax = style.fresh_axes(4.2, 2.7) if ax is None else ax
     paint(ax, some, _looks(some))
     _name(ax)
     ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
@@ -51,7 +57,7 @@ def share_curves(rows: Sequence[Row], *, ax: Axes | None = None) -> Axes:
     return ax
 
 
-@house_style
+@style.house_style
 def accuracy_by_share(rows: Sequence[Row]) -> Figure:
     """Draw all cells, a panel a link: tokens as they are first, then channels and rates, and falling SNRs.
 
@@ -60,7 +66,7 @@ def accuracy_by_share(rows: Sequence[Row]) -> Figure:
     every = _shown(rows)
     links, looks = _by_link(every), _looks(every)
     across = 2 if len(links) in (2, 4) else 3
-    figure, axes = panels(len(links), height=2.2, across=across)
+    figure, axes = style.panels(len(links), height=2.2, across=across)
     handles: dict[str, Artist] = {}
     for ax, some in zip(axes, links.values(), strict=True):
         paint(ax, some, looks)
@@ -70,8 +76,8 @@ def accuracy_by_share(rows: Sequence[Row]) -> Figure:
     ends = [end for ax in axes for end in ax.get_ylim()]
     for ax in axes:
         ax.set_ylim(min(ends), max(ends))
-    only_outer_labels(axes, min(across, len(axes)))
-    legend_above(figure, handles.values(), handles.keys())
+    style.only_outer_labels(axes, min(across, len(axes)))
+    style.legend_above(figure, handles.values(), handles.keys())
     caption(figure, f"{_title(every[0])}; {_how(every)}")
     return figure
 
@@ -147,7 +153,7 @@ def _looks(some: Sequence[Point]) -> dict[str, dict[str, Any]]:
     colored = [label for label, cell in cells.items() if cell.way != CONTROL]
     looks: dict[str, dict[str, Any]] = {}
     for label, cell in cells.items():
-        color, dash, marker = LINES[(colored.index(label) if label in colored else 0) % len(LINES)]
+        color, dash, marker = style.LINES[(colored.index(label) if label in colored else 0) % len(style.LINES)]
         look = {"color": color, "linestyle": dash, "marker": marker, **({"mfc": "white"} if cell.digital else {})}
         looks[label] = _LOOK if cell.way == CONTROL else look
     return looks
@@ -157,7 +163,7 @@ def _name(ax: Axes) -> None:
     ax.set_xlabel("share of patches sent")
     ax.set_ylabel("pictures classified rightly")
     for axis in (ax.xaxis, ax.yaxis):
-        percent_axis(axis)
+        style.percent_axis(axis)
 
 
 def _title(point: Point) -> str:
@@ -167,3 +173,66 @@ def _title(point: Point) -> str:
 def _how(some: Sequence[Point]) -> str:
     several = len(some[0].models) > 1
     return INTERVALS + (f"; dots: each of {len(some[0].models)} models" if several else "")
+
+
+HOW = "numbers: rank correlation (Spearman's), mean over pictures"
+CHANCE = "chance"
+_FILLS = ((style.SINK, ""), ("#2a86b8", "...."), ("#b9a2d3", "\\\\\\\\"), ("#4f8a2a", "xx"), ("#d69a00", "++"))
+"""Colour and hatch of the first, second ... way that gates are compared with."""
+_GROUP = 0.8
+"""Of the room from one gate to the next."""
+
+
+@style.house_style
+def agreement_bars(
+    agreements: Sequence[Agreement], *, title: str = "", settings: str = "", ax: Axes | None = None
+) -> Axes:
+    """Draw all of them, gate by gate. Returns the axes, `ax` or new ones.
+
+    title: model and share for example. settings: added to the line below it. Raises `UserError` for none, and for a
+    gate that is compared with the same way twice, as those of two shares.
+    """
+    if not agreements or len({(one.gate, one.other) for one in agreements}) != len(agreements):
+        raise UserError("agreement bars take every gate and way once: those of one model at one share")
+    gates = list(dict.fromkeys(one.gate for one in agreements))
+    others = list(dict.fromkeys(one.other for one in agreements))
+    ax = style.fresh_axes(max(3.6, 1.7 + 1.7 * len(gates)), 2.6) if ax is None else ax
+    width = _GROUP / (len(others) + 1)
+    left = np.arange(len(gates)) - _GROUP / 2 + width / 2
+    chances = [next(one.chance for one in agreements if one.gate == gate) for gate in gates]
+    look: dict[str, Any] = {"facecolor": style.PAPER, "edgecolor": style.BASE, "hatch": style.HATCH, "linewidth": 0.4}
+    ax.bar(left, chances, 0.92 * width, label=CHANCE, **look)
+    for number, other in enumerate(others):
+        some = {left[gates.index(one.gate)] + (number + 1) * width: one for one in agreements if one.other == other}
+        color, hatch = _FILLS[number % len(_FILLS)]
+        look = {"facecolor": color, "edgecolor": "white", "hatch": hatch, "linewidth": 0.4}
+        ax.bar(list(some), [one.overlap for one in some.values()], 0.92 * width, label=printable(other), **look)
+        _write(ax, some)
+    ax.set_xticks(range(len(gates)), [f"gate before block {gate}" for gate in gates])
+    ax.tick_params(axis="x", length=0)
+    ax.set_ylim(0, 1.08)
+    ax.set_yticks(np.linspace(0, 1, 6))
+    style.percent_axis(ax.yaxis)
+    ax.set_ylabel("overlap with the gate's choice")
+    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    entitle(ax, title, "; ".join(filter(None, [settings, HOW])))
+    return ax
+
+
+def _write(ax: Axes, some: Mapping[float, Agreement]) -> None:
+    """The correlation above every bar, by its place."""
+    for place, one in some.items():
+        if one.correlation is None:
+            continue
+        ax.annotate(
+            f"{one.correlation:+.2f}".replace("-", "−"), (place, one.overlap), xytext=(0, 1.5),
+            textcoords="offset points", ha="center", va="bottom", fontsize=6.3, gid="correlation",
+        )  # fmt: skip
+
+
+_LONGEST = 40
+
+
+def model_title(name: str) -> str:
+    """A shipped model's name, or the last two parts of a folder: every training calls its own `model`."""
+    return printable(shortened("/".join(PurePath(name).parts[-2:]) or name, _LONGEST))

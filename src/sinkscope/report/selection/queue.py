@@ -14,8 +14,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from sinkscope.report.figures.labels import caption, entitle
-from sinkscope.report.figures.panels import WIDE, percent_axis
-from sinkscope.report.figures.style import BASE, COMMIT, INK, SINK, house_style
+from sinkscope.report.figures.style import BASE, COMMIT, INK, SINK, WIDE, house_style, percent_axis
 from sinkscope.selection.control import Simulation
 
 MOST = 400

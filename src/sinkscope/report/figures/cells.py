@@ -1,16 +1,42 @@
-"""The cells of a comparison of compressed caches (`sinkscope compress --out FOLDER`), for drawing.
+"""The cells of a grid (`sinkscope ablate` or `compress` with `--out FOLDER`), for drawing, and lines of their scores.
 
-Cells of different models, tasks or examples are kept apart.
+Cells of different models, tasks or examples are kept apart; those of an ablation also by how keys are masked.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
 
 from sinkscope.errors import UserError
+from sinkscope.evaluation import ablation
 from sinkscope.evaluation.compressed import CONTROL, Row, read_rows
 from sinkscope.evaluation.grids import Outcome, pool
-from sinkscope.report.figures.inputs import Compressed
+from sinkscope.report.figures.inputs import Ablation, Compressed
+
+
+def read_ablations(folder: Path) -> tuple[Ablation, ...]:
+    """Every model, task and way of masking of the folder, in the order of its cells.
+
+    Raises `UserError` for a folder without cells, or with a line that is none.
+    """
+    rows = ablation.read_rows(folder)
+    plain = {row.experiment: row for row in rows if row.cell.intervention is None}
+    groups: dict[tuple[str, str], list[ablation.Row]] = {}
+    for row in rows:
+        if row.cell.intervention is not None:
+            groups.setdefault((row.experiment, row.masking), []).append(row)
+    if not groups:
+        raise UserError(f"{folder} holds no cell in which anything is masked yet: run sinkscope ablate to its end")
+    alone = [plain.get(experiment) for experiment, _ in groups]
+    return tuple(
+        Ablation(rows=tuple([first, *some] if first is not None else some))
+        for first, some in zip(alone, groups.values(), strict=True)
+    )
+
 
 WHOLE_KEPT = "1"
 
@@ -56,3 +82,15 @@ def _is(row: Row, label: str, kept: str) -> bool:
     if kept == WHOLE_KEPT:
         return row.cell.compress is None
     return row.cell.compress is not None and row.cell.label == label and row.cell.kept == kept
+
+
+def score_line(ax: Axes, points: Mapping[float, Outcome], label: str | None, look: Mapping[str, Any]) -> None:
+    """One line through the scores at these places. look: arguments of matplotlib's `errorbar`."""
+    values = np.array([[found.score, *found.interval()] for found in points.values()])
+    reach = np.abs(values[:, 1:] - values[:, :1]).T
+    ax.errorbar(list(points), values[:, 0], reach, elinewidth=0.6, label=label, **look)
+
+
+def name_score(ax: Axes, better: str) -> None:
+    """Name the vertical axis, with which scores are better."""
+    ax.set_ylabel("nats a token (lower is better)" if better == "low" else "score (higher is better)")

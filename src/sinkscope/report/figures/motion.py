@@ -1,13 +1,15 @@
-"""How long sinks live, and how far the strongest key of a head moves from step to step.
+"""Where the strongest key stands step by step (Fig. 7), how long sinks live, and how far the strongest key moves.
+
+The strongest key of `top_positions` is that of the mean over layers and heads; steps at which the group has no query
+leave a gap. Thin lines mark where prompts end. Position 0 is at the top, as in the heat map.
 
 Lifetimes are drawn as survival: the share of sinks still alive after so many steps, by Kaplan and Meier's estimator
-(`sinks.lifetimes.survivors`). A life is a run of steps at which one (layer,
-head, position) is a sink.
+(`sinks.lifetimes.survivors`). A life is a run of steps at which one (layer, head, position) is a sink. Displacement is
+signed, positive to the right, counted in bins that double in width.
 
-Displacement is signed, positive to the right, counted in bins that double in width.
-
-Where it misleads: in an autoregressive model every step asks another query, so lives are shorter and moves longer for
-that reason alone; and with few steps the tail rests on few sinks.
+Where it misleads: there is a strongest key in a flat map too; the line says nothing of its strength. In an
+autoregressive model every step asks another query, so lives are shorter and moves longer for that reason alone; and
+with few steps the tail rests on few sinks.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,14 +22,59 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from sinkscope.errors import UserError
+from sinkscope.report.figures import style
+from sinkscope.report.figures.heat_map import depth_line
 from sinkscope.report.figures.inputs import RULE, Inputs, found_in, views
-from sinkscope.report.figures.labels import caption, entitle, made_by
-from sinkscope.report.figures.panels import fresh_axes, panels, percent_axis, whole_ticks
-from sinkscope.report.figures.registry import figure
-from sinkscope.report.figures.style import LINES, house_style
-from sinkscope.sinks import SinkRule, displacement
+from sinkscope.report.figures.labels import caption, entitle, made_by, sample_label
+from sinkscope.report.figures.making import figure
+from sinkscope.sinks import SinkRule, displacement, received_from, sink_positions
 from sinkscope.sinks.lifetimes import lifetime_counts, survivors
 from sinkscope.sinks.tables.base import add_sums
+from sinkscope.sinks.where import NOWHERE
+
+STRONGEST = "the strongest key"
+_MARKERS = 16
+"""On a line, about."""
+_WIDEST = 1.8
+"""Points; each further line is narrower, so that lines at the same place are all seen."""
+
+
+@style.house_style
+def top_positions(samples: Mapping[str, xr.Dataset], *, group: str = "all", ax: Axes | None = None) -> Axes:
+    """Draw one line for each sample, by its label. Returns the axes, `ax` or new ones."""
+    ax = style.fresh_axes(4.6, 2.7) if ax is None else ax
+    last = 0
+    for number, (label, sample) in enumerate(samples.items()):
+        color, dash, marker = style.LINES[number % len(style.LINES)]
+        where = sink_positions(sample, received=received_from(sample, group))["overall"]
+        known = where.where(where != NOWHERE)
+        every = max(1, known.sizes["step"] // _MARKERS)
+        ax.plot(
+            known["step"], known, color=color, linestyle=dash, marker=marker, label=label, clip_on=False,
+            in_layout=False, linewidth=max(0.8, _WIDEST - 0.5 * number), markevery=(number % every, every),
+        )  # fmt: skip
+        last = max(last, int(sample["position"].max()))
+    for length in sorted({int(sample.attrs.get("prompt_length", 0)) for sample in samples.values()} - {0}):
+        ax.axhline(length - 0.5, color=style.SOFT, linewidth=0.5, gid="prompt", zorder=1)
+    ax.set_ylim(last + 0.5, -0.5)
+    ax.set_xlabel("step")
+    ax.set_ylabel("position of the strongest key")
+    style.whole_ticks(ax.xaxis)
+    style.whole_ticks(ax.yaxis)
+    if len(samples) > 1:
+        ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    one = next(iter(samples.values()))
+    title = sample_label(one) if len(samples) == 1 else "position of the strongest key"
+    entitle(ax, title, made_by(STRONGEST, None, group, depth_line(one), "thin line: end of a prompt"))
+    return ax
+
+
+@figure("top-position", "position of the strongest key by step, for all traces (Fig. 7)")
+def all_top_positions(inputs: Inputs) -> Figure:
+    """One line a trace, on the same axes."""
+    samples = {f"{one.label}: {one.sample.attrs['id']}": one.sample for one in inputs.traced()}
+    return style.owner(top_positions(samples, group=inputs.group))
+
 
 LIVES = "every sink of every layer and head, Kaplan-Meier"
 MOVES = "strongest key of every layer and head"
@@ -84,30 +131,30 @@ def bin_name(number: int) -> str:
     return f"{low:+d}" if low == high != 0 else f"{low:+d} to {high:+d}" if number else "0"
 
 
-@house_style
+@style.house_style
 def lifetime_curves(
     samples: Mapping[str, _Some], rule: SinkRule = RULE, *, group: str = "all", ax: Axes | None = None
 ) -> Axes:
     """Draw survival, one line for the samples under each label. Returns the axes, `ax` or new ones."""
-    ax = fresh_axes(4.2, 2.6) if ax is None else ax
+    ax = style.fresh_axes(4.2, 2.6) if ax is None else ax
     paint_lives(ax, {label: survival(some, rule, group=group) for label, some in samples.items()})
-    entitle(ax, _title(samples, LIVED), made_by(rule, None, group, LIVES))
+    entitle(ax, _titled(samples, LIVED), made_by(rule, None, group, LIVES))
     return ax
 
 
-@house_style
+@style.house_style
 def displacement_shares(samples: Mapping[str, _Some], *, group: str = "all", ax: Axes | None = None) -> Axes:
     """Draw how far the strongest keys move, one line for the samples under each label. Returns the axes."""
-    ax = fresh_axes(4.2, 2.8) if ax is None else ax
+    ax = style.fresh_axes(4.2, 2.8) if ax is None else ax
     paint_moves(ax, {label: move_shares(some, group=group) for label, some in samples.items()})
-    entitle(ax, _title(samples, MOVED), made_by("the strongest key", None, group, MOVES))
+    entitle(ax, _titled(samples, MOVED), made_by("the strongest key", None, group, MOVES))
     return ax
 
 
 def paint_lives(ax: Axes, alive: Mapping[str, xr.DataArray], among: Sequence[str] = ()) -> None:
     """Survival curves by label, without title; among: labels of a figure with lines of the same colours elsewhere."""
     for label, share in alive.items():
-        color, dash, _ = _line(label, among or [*alive])
+        color, dash, _ = _look(label, among or [*alive])
         ax.plot(
             share["steps"], share, color=color, linestyle=dash, label=label, drawstyle="steps-post", clip_on=False,
             in_layout=False,
@@ -116,8 +163,8 @@ def paint_lives(ax: Axes, alive: Mapping[str, xr.DataArray], among: Sequence[str
     ax.set_ylim(0, 1)
     ax.set_xlabel("steps")
     ax.set_ylabel("sinks still alive")
-    whole_ticks(ax.xaxis)
-    percent_axis(ax.yaxis)
+    style.whole_ticks(ax.xaxis)
+    style.percent_axis(ax.yaxis)
     if len(alive) > 1:
         ax.legend(loc="upper right")
 
@@ -126,7 +173,7 @@ def paint_moves(ax: Axes, found: Mapping[str, Moves], among: Sequence[str] = ())
     """Shares of moves by label, without title; those that do not move are told in the legend. among: as above."""
     names = max((bins for bins, _ in found.values()), key=len)
     for label, (bins, shares) in found.items():
-        color, dash, marker = _line(label, among or [*found])
+        color, dash, marker = _look(label, among or [*found])
         places = np.arange(len(bins)) + (len(names) - len(bins)) // 2
         still = np.arange(len(bins)) == len(bins) // 2
         name = f"{label}, stays: {shares[still][0]:.0%}"
@@ -139,15 +186,15 @@ def paint_moves(ax: Axes, found: Mapping[str, Moves], among: Sequence[str] = ())
     ax.set_xlabel("positions moved from one step to the next")
     ax.set_ylabel("share of all steps")
     ax.legend(loc="upper left")
-    percent_axis(ax.yaxis)
+    style.percent_axis(ax.yaxis)
 
 
-def _line(label: str, among: Sequence[str]) -> tuple[str, Any, str]:
+def _look(label: str, among: Sequence[str]) -> tuple[str, Any, str]:
     """Colour, dash and marker."""
-    return LINES[among.index(label) % len(LINES)]
+    return style.LINES[among.index(label) % len(style.LINES)]
 
 
-def _title(samples: Mapping[str, object], what: str) -> str:
+def _titled(samples: Mapping[str, object], what: str) -> str:
     return f"{next(iter(samples))}: {what}" if len(samples) == 1 else what
 
 
@@ -157,12 +204,12 @@ def lives_and_moves(inputs: Inputs) -> Figure:
     subjects = inputs.traced()
     lives, no_lives = found_in(subjects, lambda one: survival(one.samples, inputs.rule, group=inputs.group))
     moves, no_moves = found_in(subjects, lambda one: move_shares(one.samples, group=inputs.group))
-    drawn, (left, right) = panels(2, height=2.9, share=False)
+    drawn, (left, right) = style.panels(2, height=2.9, share=False)
     labels = [one.label for one in subjects]
     paint_lives(left, lives, labels)
     paint_moves(right, moves, labels)
-    entitle(left, _title(lives, LIVED))
-    entitle(right, _title(moves, MOVED))
+    entitle(left, _titled(lives, LIVED))
+    entitle(right, _titled(moves, MOVED))
     said = (f"left: {LIVES}", *no_lives, f"right: {MOVES}", *no_moves)
     caption(drawn, made_by(inputs.rule, None, inputs.group, *said))
     return drawn

@@ -1,0 +1,211 @@
+"""`sinkscope sinks` and `sinkscope norms`: tables of traces, and the options of all commands that find sinks.
+
+Sinks: where they are, what they hold, how they move. Norms: whether a low key norm means high attention, and whether
+sinks hide there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import typer
+
+from sinkscope.cli import console
+from sinkscope.cli.choices import AMONG, GROUPS, NORM_TABLES, RULES, SCALES, SINK_TABLES, check_names
+from sinkscope.cli.groups import OptionGroup, add_command
+from sinkscope.cli.options import MOST, Json, names
+from sinkscope.errors import UserError
+
+if TYPE_CHECKING:
+    import xarray
+
+    from sinkscope.compression.diagnostics import NormReport
+    from sinkscope.sinks import SinkReport, SinkRule
+    from sinkscope.trace import Trace
+
+
+MOST_ROWS = 40
+Traces = Annotated[list[Path], typer.Argument(metavar="TRACE...", help="Folders that `sinkscope trace` wrote.")]
+Group = Annotated[str, typer.Option(help=f"Queries that pay the attention: {', '.join(GROUPS)}.")]
+Samples = Annotated[list[str] | None, typer.Option(metavar="ID,...", help="Samples; all if left out.")]
+Rows = Annotated[int, typer.Option(min=1, max=MOST, help="Most rows printed of a table.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleOptions(OptionGroup):
+    """Which keys are sinks, as options. None leaves the rule's own setting."""
+
+    panel: ClassVar[str] = "Which keys are sinks"
+
+    rule: Annotated[str, typer.Option(help=f"{', '.join(RULES)}.")] = "excess"
+    epsilon: Annotated[float | None, typer.Option(help="Of excess: over the mean of the others; 3.")] = None
+    k: Annotated[
+        float | None, typer.Option(help="Of zscore: standard deviations, 3; of top-k, first: how many, 1.")
+    ] = None
+    value: Annotated[float | None, typer.Option(help="Of threshold: share of attention; 0.3.")] = None
+
+    def __post_init__(self) -> None:
+        check_names("sink rule", [self.rule], RULES)
+
+    def made(self, scale: str | None) -> SinkRule:
+        """The rule; scale: of its scores, None for its own. Raises `UserError` for what it does not take."""
+        from sinkscope.sinks import make_rule
+
+        given = {"scale": scale, "epsilon": self.epsilon, "k": self.k, "value": self.value}
+        return make_rule(self.rule, **{name: one for name, one in given.items() if one is not None})
+
+
+def chosen_tables(given: Sequence[str] | None, known: tuple[str, ...], shown: tuple[str, ...]) -> tuple[str, ...]:
+    """The tables of `--table`, those that are shown without any. Raises `UserError` for one that there is not."""
+    asked = names("--table", given) or shown
+    if "all" in asked:
+        return known
+    check_names("table", asked, known)
+    return asked
+
+
+def check_traces(paths: Iterable[Path], group: str = "all") -> None:
+    """Raise `UserError` for what can't be, before anything is imported to read traces."""
+    check_names("group of queries", [group], GROUPS)
+    for path in paths:
+        if not path.exists():
+            raise UserError(f"there is no trace at {path}")
+
+
+def chosen_samples(trace: Trace, ids: Sequence[str] | None) -> Iterable[xarray.Dataset]:
+    """The samples with these ids, all without any. Raises `UserError` for a trace that holds none."""
+    if not len(trace):
+        raise UserError(f"the trace {trace.path} holds no samples yet")
+    return [trace[one] for one in names("--sample", ids)] or trace
+
+
+def print_table(name: str, table: xarray.Dataset, most_rows: int) -> None:
+    """A table of a trace, with what it is about below, and at most so many rows."""
+    from sinkscope.sinks import table_rows
+
+    cells = table_rows(table)
+    columns, rows = list(cells[0]) if cells else [], [list(row.values()) for row in cells]
+    caption, room = str(table.attrs["about"]), console.fitting(columns, rows[:most_rows])
+    if room < len(columns):
+        caption = f"{caption} (a wider terminal and --json show {console.counted(len(columns) - room, 'more column')})"
+        columns, rows = columns[:room], [row[:room] for row in rows]
+    if len(rows) > most_rows:
+        caption = f"{caption} ({len(rows) - most_rows} more rows: --rows)"
+    console.out.print(console.table(name, columns, rows[:most_rows], caption=caption))
+
+
+SINKS_SHOWN = ("overview", "layers", "tokens", "classes", "motion")
+NORMS_SHOWN = ("overview", "correlation", "loss", "overlap", "stability")
+"""Tables that are printed when none is named."""
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands."""
+    add_command(app, "sinks", _sinks)
+    add_command(app, "norms", _norms)
+
+
+def _sinks(
+    traces: Traces,
+    rules: RuleOptions,
+    scale: Annotated[str | None, typer.Option(help=f"Scale of excess: {', '.join(SCALES)}.")] = None,
+    group: Group = "all",
+    table: Annotated[
+        list[str] | None, typer.Option(metavar="NAME,...", help=f"{', '.join(SINK_TABLES)}, or all.")
+    ] = None,
+    sample: Samples = None,
+    rows: Rows = MOST_ROWS,
+    as_json: Json = False,
+) -> None:
+    """Find attention sinks in traces: where they are, what they hold, how they move."""
+    names = chosen_tables(table, SINK_TABLES, SINK_TABLES if as_json else SINKS_SHOWN)
+    check_traces(traces, group)
+    from sinkscope.sinks import summarise
+    from sinkscope.trace import open_trace
+    from sinkscope.trace.reading import reading_values
+
+    made, documents = rules.made(scale), []
+    for trace in [open_trace(path) for path in traces]:
+        with reading_values(trace.path):
+            report = summarise(chosen_samples(trace, sample), made, group, tables=names)
+        if as_json:
+            masking = trace.attrs.get("intervention")
+            masked = {} if masking is None else {"intervention": masking}
+            documents.append({"trace": str(trace.path), **masked, **report.to_dict()})
+        else:
+            _print_sinks(trace, report, names, rows)
+    if as_json:
+        console.print_json(documents[0] if len(documents) == 1 else {"traces": documents})
+
+
+def _print_sinks(trace: Trace, report: SinkReport, names: Iterable[str], most_rows: int) -> None:
+    masking = trace.attrs.get("intervention")
+    if masking is not None:
+        settings = ", ".join(f"{name} {value}" for name, value in masking.items() if value is not None)
+        console.out.print(f"recorded while keys were masked: {settings}", markup=False)
+    print_report(report, names, most_rows)
+
+
+def print_report(report: SinkReport, names: Iterable[str], most_rows: int = MOST_ROWS) -> None:
+    """Every table, headed by the rule and the queries that it is of."""
+    settings = ", ".join(f"{name}={value}" for name, value in report.rule.items() if name != "rule")
+    rule = f"{report.rule.get('rule', 'rule')} ({settings})"
+    samples = console.counted(report.samples, "sample")
+    console.print_heading(str(report.model.get("name")), f"{samples}, {rule}, queries: {report.group}")
+    if report.note is not None:
+        console.out.print(report.note, markup=False, highlight=False)
+    for name in names:
+        if name in report.tables:
+            print_table(name, report.tables[name], most_rows)
+        else:
+            console.out.print(f"{name}: {report.absent[name]}", markup=False)
+
+
+def _norms(
+    trace_path: Annotated[
+        Path, typer.Argument(metavar="TRACE", help="Folder that `sinkscope trace --norms --by-group heads` wrote.")
+    ],
+    rules: RuleOptions,
+    ratio: Annotated[float, typer.Option(help="Share of the keys kept, of overlap and stability.")] = 0.5,
+    among: Annotated[str, typer.Option(help=f"Keys that are looked at: {', '.join(AMONG)}.")] = "all",
+    group: Group = "all",
+    scale: Annotated[str | None, typer.Option(help=f"Scale of excess: {', '.join(SCALES)}.")] = None,
+    table: Annotated[
+        list[str] | None, typer.Option(metavar="NAME,...", help=f"{', '.join(NORM_TABLES)}, or all.")
+    ] = None,
+    sample: Samples = None,
+    rows: Rows = MOST_ROWS,
+    as_json: Json = False,
+) -> None:
+    """Compare key norms with attention: correlation, attention loss, overlap with sinks, stability; beside chance."""
+    names = chosen_tables(table, NORM_TABLES, NORM_TABLES if as_json else NORMS_SHOWN)
+    check_names("keys", [among], AMONG)
+    check_traces([trace_path], group)
+    from sinkscope.compression.diagnostics import Which, summarise_norms
+    from sinkscope.trace import open_trace
+    from sinkscope.trace.reading import reading_values
+
+    made, trace = rules.made(scale), open_trace(trace_path)
+    which = Which(group=group, among=among)
+    with reading_values(trace.path):
+        report = summarise_norms(chosen_samples(trace, sample), made, ratio=ratio, which=which)
+    if as_json:
+        document = report.to_dict()
+        document["tables"] = {name: document["tables"][name] for name in names}
+        console.print_json({"trace": str(trace.path), **document})
+        return
+    _print_norms(report, names, rows)
+
+
+def _print_norms(report: NormReport, names: Iterable[str], most_rows: int) -> None:
+    settings = ", ".join(f"{name}={value}" for name, value in report.settings.items())
+    samples = console.counted(report.samples, "sample")
+    unsure = "" if report.unsure is None else f"; {report.unsure}"
+    console.print_heading(str(report.model.get("name")), f"{samples}; {settings}{unsure}")
+    for name in names:
+        print_table(name, report.tables[name], most_rows)
+    for name, reason in report.left_out.items():
+        console.out.print(f"left out: {name}, {reason}", markup=False)
