@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sinkscope.selection.grid.reading import read_rows
 
 from sinkscope.cli.select.opening import read_table
 from sinkscope.errors import UserError
 from sinkscope.families.packaged import find_packaged
 from sinkscope.files import parse_json
 from sinkscope.report.figures import read_training
-from sinkscope.selection.grid.reading import read_rows
 from sinkscope.selection.learning.log import read_log as read_passes
 from sinkscope.selection.learning.training import read_recipe as read_selection_recipe
 from sinkscope.selection.saved import load_selective

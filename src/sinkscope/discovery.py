@@ -191,7 +191,7 @@ def is_filed(what: str, name: str) -> bool:
 
 
 def load_plugin(file: Path) -> None:
-    """Run a Python file of the user's, which files what it holds. Raises `UserError`, with the cause, where it fails."""
+    """Run a Python file of the user's, which files what it holds. Raises `UserError` with the cause where it fails."""
     if not file.is_file():
         raise UserError(f"the plugin {str(file)!r} is no file; name a Python file")
     name = f"sinkscope_plugin_{file.stem}"

@@ -6,6 +6,9 @@ from typing import Any
 import pytest
 from compressed_rows import compress_of, made_row
 from made_rows import exact
+from sinkscope.evaluation.compressed import Grid, Row, contrasts, verdicts
+from sinkscope.evaluation.compressed.grid import cell_of
+from sinkscope.evaluation.compressed.labels import kept_label, place_of
 
 from sinkscope.compression import (
     Budget,
@@ -21,9 +24,6 @@ from sinkscope.compression import (
     read_compress,
 )
 from sinkscope.errors import UserError
-from sinkscope.evaluation.compressed import Grid, Row, contrasts, verdicts
-from sinkscope.evaluation.compressed.grid import cell_of
-from sinkscope.evaluation.compressed.labels import kept_label, place_of
 from sinkscope.report.figures.cells import budget_order
 
 EARLY, LATE = PerLayerBudget((1.0, 1.0, 0.9)), PerLayerBudget((0.3, 0.3, 0.3))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sinkscope.cli import console
-from sinkscope.cli.choices import ROOM, TASKS, check_names
+from sinkscope.cli.choices import MAX_EXAMPLE_TOKENS, TASKS, check_names
 from sinkscope.cli.console import origin
 from sinkscope.cli.groups import add_command
 from sinkscope.cli.options import (
@@ -42,7 +42,9 @@ def _evaluate(
     ] = None,
     limit: Examples = 1000,
     seed: Seed = 0,
-    room: Annotated[int, typer.Option(min=1, max=MOST, help="Tokens that an example's text may take.")] = ROOM,
+    max_example_tokens: Annotated[
+        int, typer.Option(min=1, max=MOST, help="Tokens that an example's text may take.")
+    ] = MAX_EXAMPLE_TOKENS,
     batch_size: BatchSize = 64,
     dtype: Dtype = None,
     device: Device = None,
@@ -56,7 +58,10 @@ def _evaluate(
 
     tasks = [find_task(name) for name in asked]
     model = open_model(model_name, dtype, device, revision)
-    plans = [plan_evaluation(model, one, n=limit, seed=seed, room=room, batch_size=batch_size) for one in tasks]
+    plans = [
+        plan_evaluation(model, one, n=limit, seed=seed, max_example_tokens=max_example_tokens, batch_size=batch_size)
+        for one in tasks
+    ]
     scores = []
     with console.progress(as_json) as bar:
         for plan in plans:
@@ -71,5 +76,8 @@ def _report(model: Model, scores: list[Score], as_json: bool) -> None:
         return
     columns = ["task", "score", "95 % interval", "n", "seconds"]
     rows = [[one.task, one.score, f"{one.low:.3f} to {one.high:.3f}", one.n, one.seconds] for one in scores]
-    title = f"{model.name}: exact answers to held-out examples, seed {scores[0].seed}, room {scores[0].room}"
+    one = scores[0]
+    title = (
+        f"{model.name}: exact answers to held-out examples, seed {one.seed}, at most {one.max_example_tokens} tokens"
+    )
     console.out.print(console.table(title, columns, rows, caption="--json shows settings and wrong answers"))

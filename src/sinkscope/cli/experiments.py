@@ -15,7 +15,6 @@ import typer
 from sinkscope.cli.choices import CACHES, MAX_EXAMPLE_TOKENS, MEASURES, WINDOW
 from sinkscope.cli.grids import (
     Findings,
-    KeepingOptions,
     grid_progress,
     laying_out,
     print_findings,
@@ -30,6 +29,7 @@ from sinkscope.cli.options import (
     Device,
     Dtype,
     Json,
+    KeepingOptions,
     ModelNames,
     Revision,
     limit_option,
@@ -65,7 +65,9 @@ class MeasuredOptions(OptionGroup):
     seed: Annotated[int | None, typer.Option(min=0, max=MOST_SEED, help="Seed of the examples; 0 if left out.")] = None
     max_example_tokens: Annotated[
         int | None,
-        typer.Option(min=1, max=MOST, help=f"Tokens that an example's text may take; {MAX_EXAMPLE_TOKENS} if left out."),
+        typer.Option(
+            min=1, max=MOST, help=f"Tokens that an example's text may take; {MAX_EXAMPLE_TOKENS} if left out."
+        ),
     ] = None
     texts: Annotated[
         str | None, typer.Option(help="Texts of perplexity and infilling: little, prose, reactions, or a FILE.")
@@ -81,7 +83,7 @@ class MeasuredOptions(OptionGroup):
     cache: Annotated[
         str | None,
         typer.Option(
-            help=f"Block cache of a diffusion model, where keys are dropped: {' or '.join(CACHES)}; {_CACHE} if left out."
+            help=f"A diffusion model's block cache where keys are dropped: {' or '.join(CACHES)}; {_CACHE} if left out."
         ),
     ] = None
     block_length: Annotated[
@@ -128,7 +130,9 @@ class MeasuredOptions(OptionGroup):
             if getattr(self, option) in (None, []):
                 continue
             if heeds == "blocks" and not cached:
-                raise UserError(f"{option_name(option)} is of caches, and no keys are dropped here (--drop); leave it out")
+                raise UserError(
+                    f"{option_name(option)} is of caches, and no keys are dropped here (--drop); leave it out"
+                )
             if not any(heeds in heeded(task, self.texts) for task in self.tasks):
                 raise UserError(
                     f"{option_name(option)} does nothing for --task {', '.join(self.tasks)}; leave it out, or name a "
@@ -137,14 +141,14 @@ class MeasuredOptions(OptionGroup):
 
     def check_models(self, models: Sequence[Model]) -> None:
         """Raise `UserError` for an option that none of these models heeds."""
+        if any(model.family.bidirectional for model in models):
+            return
         for option, heeds in _HEEDED.items():
             if heeds == "blocks" and getattr(self, option) is not None:
-                if not any(model.family.bidirectional for model in models):
-                    there = ", ".join(model.name for model in models)
-                    raise UserError(
-                        f"{option_name(option)} is for block caches of diffusion models, and {there} has none; leave "
-                        "it out"
-                    )
+                there = ", ".join(model.name for model in models)
+                raise UserError(
+                    f"{option_name(option)} is for block caches of diffusion models, and {there} has none; leave it out"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +185,15 @@ def _ablate(
     grid = varied.grid(masking.masking(), compression)
     options = measured.options(cached=compression is not None, when=dropping.when)
     say = _Saying(experiment, experiment.read_maskings, "--ablation", as_json)
-    _run(model_names, measured, options, keeping, opening, say, lambda *given: experiment.ablate(given[0], grid, *given[1:]))
+    _run(
+        model_names,
+        measured,
+        options,
+        keeping,
+        opening,
+        say,
+        lambda *given: experiment.ablate(given[0], grid, *given[1:]),
+    )
 
 
 def _compress(

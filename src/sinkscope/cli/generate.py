@@ -7,7 +7,7 @@ import typer
 
 from sinkscope.cli import console
 from sinkscope.cli.groups import add_command
-from sinkscope.cli.masking import OneMasking, masked_line
+from sinkscope.cli.keys_options import OneMasking, masked_line
 from sinkscope.cli.options import (
     DecodingOptions,
     Device,

@@ -1,15 +1,14 @@
-"""What commands that run grids share: where cells are kept, a bar, tables as wide as the terminal allows, and files."""
+"""What commands that run grids share: a bar, tables as wide as the terminal allows, and files."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bars
@@ -17,43 +16,12 @@ from rich.table import Table
 from rich.text import Text
 
 from sinkscope.cli import console
-from sinkscope.cli.groups import OptionGroup
-from sinkscope.cli.keeping import told_at_interrupt
-from sinkscope.cli.options import OtherVersions
-from sinkscope.errors import UserError
 from sinkscope.files import write_whole
 
 if TYPE_CHECKING:
-    from sinkscope.grids import Keeping, Observer, Progress, Record, Tables
+    from sinkscope.grids import Observer, Progress, Record, Tables
 
 _UNKNOWN = "time left: known after the first batch"
-
-
-@dataclass(frozen=True, kw_only=True)
-class KeepingOptions(OptionGroup):
-    """Where cells are kept, and whether those there are taken over."""
-
-    panel: ClassVar[str] = "Where results are kept"
-
-    out: Annotated[Path | None, typer.Option(help="Folder that keeps finished cells, and the tables.")] = None
-    resume: Annotated[bool, typer.Option("--resume", help="Take over the cells that the folder holds.")] = False
-    other_versions: OtherVersions = False
-
-    def __post_init__(self) -> None:
-        if self.resume and self.out is None:
-            raise UserError("--resume needs --out, the folder that holds the cells")
-
-    def kept(self) -> Keeping:
-        """For what runs a grid."""
-        from sinkscope.grids import Keeping
-
-        return Keeping(out=self.out, resume=self.resume, other_versions=self.other_versions)
-
-    def told_at_interrupt(self) -> AbstractContextManager[None]:
-        """An interrupt ends the command with a line that says what was kept."""
-        if self.out is None:
-            return told_at_interrupt(lambda: "nothing was kept: --out FOLDER keeps cells as they end")
-        return told_at_interrupt(lambda: f"cells that had ended are kept in {self.out}: go on with --resume")
 
 
 @contextmanager

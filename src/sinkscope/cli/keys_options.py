@@ -287,7 +287,9 @@ class OneDropping(WhenOptions):
     ] = None
     budget: Annotated[
         str | None,
-        typer.Option(metavar="ratio:0.5|tokens:64", help="Keys that stay where some are dropped; ratio:0.5 if left out."),
+        typer.Option(
+            metavar="ratio:0.5|tokens:64", help="Keys that stay where some are dropped; ratio:0.5 if left out."
+        ),
     ] = None
 
     def __post_init__(self) -> None:
@@ -320,5 +322,3 @@ class OneDropping(WhenOptions):
 
 def _skipped(text: str) -> tuple[int, ...]:
     return () if text == "none" else whole_numbers("--skip-layers", [text])
-
-

@@ -29,6 +29,7 @@ from sinkscope.seeds import MOST_SEED
 if TYPE_CHECKING:
     from sinkscope.decoding.generation import Settings
     from sinkscope.families import Model
+    from sinkscope.grids import Keeping
     from sinkscope.trace import Prompt
 
 
@@ -265,10 +266,11 @@ class KeepingOptions(OptionGroup):
         if self.resume and self.out is None:
             raise UserError("--resume needs --out, the folder that holds the cells")
 
-    @property
-    def kept(self) -> dict[str, Any]:
-        """The options as arguments of what runs a grid."""
-        return {"out": self.out, "resume": self.resume, "other_versions": self.other_versions}
+    def kept(self) -> Keeping:
+        """For what runs a grid."""
+        from sinkscope.grids import Keeping
+
+        return Keeping(out=self.out, resume=self.resume, other_versions=self.other_versions)
 
     def told_at_interrupt(self) -> AbstractContextManager[None]:
         """An interrupt ends the command with a line that says what was kept."""

@@ -32,7 +32,7 @@ Positions and real slots are (batch, kv_head, key), because heads differ once ke
 attention is (batch, head, key), summed over all queries so far. Of equally important keys the left one stays.
 """
 
-from sinkscope.compression.budgets import Budget, PerLayerBudget, Ratio, SkipLayers, Tokens, as_budget
+from sinkscope.compression.budgets import Budget, PerLayerBudget, Ratio, SkipLayers, Tokens, as_budget, read_budget_spec
 from sinkscope.compression.cache import CompressedCache
 from sinkscope.compression.contents import EMPTY, choose_kept
 from sinkscope.compression.prefix import Prefix, compress_cache, compress_prefix
@@ -54,6 +54,7 @@ from sinkscope.compression.scorers import (
     Streaming,
     ValueNorm,
     make_scorer,
+    read_scorer,
 )
 from sinkscope.compression.settings import WHEN, Compress, read_compress
 
@@ -89,6 +90,8 @@ __all__ = [
     "compress_prefix",
     "load_prefix",
     "make_scorer",
+    "read_budget_spec",
     "read_compress",
+    "read_scorer",
     "save_prefix",
 ]

@@ -12,12 +12,14 @@ Rows of a batch count their own real tokens, so a row keeps what it would keep a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
+from types import MappingProxyType
 from typing import Any
 
+from sinkscope.discovery import parted_spec, read_settings
 from sinkscope.errors import UserError
 
 
@@ -161,3 +163,21 @@ def read_budget(plain: Any) -> Budget:
 
 def _read_each(plain: Sequence[Any]) -> list[Budget]:
     return [read_budget(one) for one in plain]
+
+
+def read_budget_spec(spec: str) -> Budget:
+    """A budget from a spec: "ratio:0.5", "tokens:256"; a number alone is a ratio, above 1 a number of tokens.
+
+    Raises `UserError` for what is none.
+    """
+    name, text = parted_spec(spec)
+    if name in _SPECS:
+        kind = _SPECS[name]
+        return kind(**read_settings(kind, text, f"the budget {spec!r}"))
+    try:
+        return as_budget(int(spec) if spec.isdecimal() else float(spec))
+    except ValueError:
+        raise UserError(f"a budget is ratio:0.5 or tokens:256, say; got {spec!r}") from None
+
+
+_SPECS: Mapping[str, type[Budget]] = MappingProxyType({"ratio": Ratio, "tokens": Tokens})

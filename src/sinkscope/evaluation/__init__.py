@@ -1,7 +1,7 @@
 """Measures of language models: what is asked of a model, under any condition on its keys.
 
-    score = evaluate(load_model("twin-ar"), "copy")
-    score.score, score.low, score.high
+score = evaluate(load_model("twin-ar"), "copy")
+score.score, score.low, score.high
 """
 
 from sinkscope.evaluation.answers import Evaluation, Score, Wrong, evaluate, plan_evaluation, task_settings

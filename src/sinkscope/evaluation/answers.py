@@ -388,5 +388,3 @@ def _questions(model: Model, examples: Sequence[Example]) -> list[Question]:
         shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         found.append(Question(context=tokens[:shared], asked=tokens[shared:]))
     return found
-
-

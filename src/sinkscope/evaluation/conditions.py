@@ -155,11 +155,8 @@ def _read_keys(keys: Any) -> SinkRule | int:
 
 
 def keys_label(keys: SinkRule | int) -> str:
-    """A rule in a few characters."""
-    if isinstance(keys, int):
-        return f"top-{keys}"
-    name, *values = keys.settings().values()
-    return f"{name} {' '.join(str(value) for value in values)}"
+    """A rule in a few characters: "top-5", "excess (epsilon 3, sum)"."""
+    return f"top-{keys}" if isinstance(keys, int) else keys.label
 
 
 def scorer_label(scorer: Scorer) -> str:

@@ -22,7 +22,7 @@ import torch
 
 from sinkscope.attention import GROUPS, NOT_COUNTED
 from sinkscope.compression import Compress
-from sinkscope.compression.cache import windows_of
+from sinkscope.compression.networks import windows_of
 from sinkscope.decoding import Decoding, run
 from sinkscope.decoding.autoregressive import decode_canvas
 from sinkscope.decoding.canvas import Canvas, lay_out

@@ -56,9 +56,7 @@ def _check_window(options: MeasureOptions) -> None:
 MEASURES.add(
     PERPLEXITY, MeasureKind(text_measures.make_perplexity, _TEXTS, lambda options: check_texts(options.examples.texts))
 )
-MEASURES.add(
-    CONTINUATIONS, MeasureKind(text_measures.make_continuations, _TEXTS | {"window"}, _check_window)
-)
+MEASURES.add(CONTINUATIONS, MeasureKind(text_measures.make_continuations, _TEXTS | {"window"}, _check_window))
 MEASURES.add(
     needle.NAME,
     MeasureKind(
@@ -93,7 +91,7 @@ def find_measure(name: str, options: MeasureOptions, called: str | None = None) 
             f"{INFILLING}RATIO: leave them out (--texts), or run those tasks apart"
         )
     kind.check(options)
-    return partial(kind.make, options=options)
+    return lambda model: kind.make(model, options)
 
 
 def heeded(name: str, texts: str | None) -> frozenset[str]:

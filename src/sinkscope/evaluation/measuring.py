@@ -34,9 +34,9 @@ class BlockCaching:
 class MeasureOptions:
     """What is measured on, and how.
 
-    when: an eviction point, None for the model's own; it counts where `cached`. cached: whether caches are looked at,
-    and keys may be dropped from them. blocks: of a diffusion model's answers, where caches are looked at. window: tokens
-    of a window of a text. lengths, depths: of the needle's haystacks.
+    cached: whether caches are looked at, and keys may be dropped from them. when: an eviction point then, None for the
+    model's own. blocks: of a diffusion model's answers then. window: tokens of a window of a text. lengths, depths: of
+    the needle's haystacks.
     """
 
     examples: Examples = field(default_factory=Examples)

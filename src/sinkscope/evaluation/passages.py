@@ -2,8 +2,8 @@
 
 Where nothing is dropped, without an intervention and under one that begins in step 0, a passage is read in one pass.
 Else the given tokens are read into the cache first (step 0), from which keys may be dropped then, and the scored tokens
-are fed after them: in one pass, or one by one, in the very steps that `decode` would make if it generated them, under an
-intervention and where keys are dropped while decoding. A scored token's likelihood is that of its being chosen in its
+are fed after them: in one pass; or under an intervention and where keys are dropped while decoding one by one, in the
+very steps that `decode` would make if it generated them. A scored token's likelihood is that of its being chosen in its
 step; the first one is predicted from everything that was read, whatever was dropped of it. All ways give the same
 numbers, up to rounding, where nothing is cut and nothing dropped.
 

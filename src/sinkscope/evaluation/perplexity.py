@@ -94,9 +94,7 @@ class PerplexityPlan:
         """Raise `UserError` for a condition that can't be applied."""
         check_passages(self.model, self.passages, self.batch_size, condition)
 
-    def run(
-        self, condition: KeysCondition, observer: Observer | None = None, meter: Meter | None = None
-    ) -> Perplexity:
+    def run(self, condition: KeysCondition, observer: Observer | None = None, meter: Meter | None = None) -> Perplexity:
         """Score all texts."""
         sums, counts = [0.0] * (self.texts[-1] + 1), [0] * (self.texts[-1] + 1)
         waiting = [self.texts.count(text) for text in range(len(sums))]

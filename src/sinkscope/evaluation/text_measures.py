@@ -284,5 +284,3 @@ def _laid_out(
     laid.check(KeysCondition(point=point))
     warn_beyond_training(model, [one.length for one in taken])
     return laid
-
-

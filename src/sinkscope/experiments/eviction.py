@@ -234,9 +234,7 @@ def verdicts(cells: Sequence[KeysCell]) -> list[Verdict]:
         if _is_scored(cell) and not _controls_of(cell, cells):
             alone.setdefault(cell.experiment, []).append(cell)
     said = [
-        not_controlled(
-            f"{some[0].model}, {some[0].task}", [one.condition.dropping for one in some], "keys", "--scorer"
-        )
+        not_controlled(f"{some[0].model}, {some[0].task}", [one.condition.dropping for one in some], "keys", "--scorer")
         for some in alone.values()
     ]
     by_scorer: dict[tuple[object, ...], list[EvictionContrast]] = {}

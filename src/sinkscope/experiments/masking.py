@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import Any
 
 from sinkscope.errors import UserError
-from sinkscope.evaluation.conditions import PLAIN, SINKS, KeysCondition, read_condition
+from sinkscope.evaluation.conditions import SINKS, KeysCondition, read_condition
 from sinkscope.evaluation.measuring import KeysMeasure, grid_work, removal_of
 from sinkscope.grids.cell import Cell
 from sinkscope.grids.contrast import Verdict, against_reference, distinct, gain, told_draws

@@ -187,9 +187,7 @@ def compare_selectors(
     observer: Observer | None = None,
 ) -> list[PatchCell]:
     """Every cell of the grid for every model, in their order. Raises `UserError` as `run_grid` does."""
-    work = [
-        Work(one.model, one, grid.conditions(one.trained.model.mode, one.batch_size)) for one in measures
-    ]
+    work = [Work(one.model, one, grid.conditions(one.trained.model.mode, one.batch_size)) for one in measures]
     return run_grid(work, FORM, keeping, observer)
 
 
@@ -354,7 +352,9 @@ def _named_fields(point: Point) -> Record:
 def _spread_fields(prefix: str, found: Spread | None) -> dict[str, float | None]:
     """A spread, flat."""
     low, high = (None, None) if found is None or found.interval is None else found.interval
-    plain = {f"{prefix}_{name}": None if found is None else getattr(found, name) for name in ("mean", "lowest", "highest")}
+    plain = {
+        f"{prefix}_{name}": None if found is None else getattr(found, name) for name in ("mean", "lowest", "highest")
+    }
     return {**plain, f"{prefix}_low": low, f"{prefix}_high": high}
 
 

@@ -162,8 +162,9 @@ class Arrived:
     @classmethod
     def joined(cls, parts: Sequence[Arrived]) -> Arrived:
         """Several batches as one."""
-        found = {name: [getattr(part, name) for part in parts] for name in vars(parts[0])}
-        return cls(**{name: None if some[0] is None else torch.cat(some) for name, some in found.items()})
+        found: dict[str, Any] = {name: [getattr(part, name) for part in parts] for name in vars(parts[0])}
+        joined: dict[str, Any] = {name: None if some[0] is None else torch.cat(some) for name, some in found.items()}
+        return cls(**joined)
 
 
 def send(model: SelectiveViT, data: ImageSet, chosen: torch.Tensor, condition: PatchCondition) -> Arrived:

@@ -115,9 +115,7 @@ def widest(found: Sequence[Point]) -> list[Point]:
     """Those of all models where there are several, and each model's own where it stands alone."""
     together = [point for point in found if len(point.models) > 1]
     covered = {(point.condition.label, point.condition.place, model) for point in together for model in point.models}
-    alone = [
-        point for point in found if (point.condition.label, point.condition.place, point.models[0]) not in covered
-    ]
+    alone = [point for point in found if (point.condition.label, point.condition.place, point.models[0]) not in covered]
     return [*(point for point in alone if len(point.models) == 1), *together]
 
 

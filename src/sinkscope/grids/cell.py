@@ -153,7 +153,9 @@ def without_seeds(settings: Any) -> tuple[Any, list[Any]]:
     if isinstance(settings, dict):
         rest = {name: without_seeds(value) for name, value in settings.items() if name != "seed"}
         own = [settings["seed"]] if "seed" in settings else []
-        return {name: inner for name, (inner, _) in rest.items()}, own + [s for _, seeds in rest.values() for s in seeds]
+        return {name: inner for name, (inner, _) in rest.items()}, own + [
+            s for _, seeds in rest.values() for s in seeds
+        ]
     return settings, []
 
 
@@ -162,7 +164,9 @@ def numbered(cells: Sequence[Cell[C]]) -> list[Cell[C]]:
     named = []
     for cell in cells:
         rest, seeds = without_seeds(cell.settings["condition"])
-        named.append((json.dumps([cell.experiment, rest], sort_keys=True), [-1 if seed is None else seed for seed in seeds]))
+        named.append(
+            (json.dumps([cell.experiment, rest], sort_keys=True), [-1 if seed is None else seed for seed in seeds])
+        )
     drawn: dict[str, list[list[int]]] = {}
     for name, seeds in named:
         there = drawn.setdefault(name, [])

@@ -53,9 +53,7 @@ class Verdict:
         return f"{self.where}: {self.said}"
 
 
-def at_places(
-    where: str, label: str, control: str, found: Sequence[tuple[str, Difference, str]]
-) -> Verdict:
+def at_places(where: str, label: str, control: str, found: Sequence[tuple[str, Difference, str]]) -> Verdict:
     """How a way compares with its control, place by place. found: place, difference and what stands beside it."""
     parts, kinds = [], []
     for kind, words in VERDICTS.items():

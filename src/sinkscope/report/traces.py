@@ -10,7 +10,6 @@ from typing import Any
 import xarray as xr
 
 from sinkscope.errors import UserError
-from sinkscope.evaluation.ablation.grid import label as keys_label
 from sinkscope.sinks import make_rule
 from sinkscope.sinks.lexicon import Lexicon, model_attributes
 from sinkscope.trace import Trace, open_trace
@@ -35,11 +34,11 @@ def masked_label(intervention: dict[str, Any]) -> str:
 
 
 def rule_label(keys: int | dict[str, Any]) -> str:
-    """The rule of an intervention's record in a few characters: "top-5", "excess 3.0 sum"."""
+    """The rule of an intervention's record in a few characters: "top-5", "excess (epsilon 3, sum)"."""
     if isinstance(keys, int):
-        return keys_label(keys)
+        return f"top-{keys}"
     settings = dict(keys)
-    return keys_label(make_rule(str(settings.pop("rule")), **settings))
+    return make_rule(str(settings.pop("rule")), **settings).label
 
 
 def token_text(lexicon: Lexicon, token: int) -> str:

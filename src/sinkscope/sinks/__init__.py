@@ -21,7 +21,7 @@ from sinkscope.sinks.motion import (
 from sinkscope.sinks.norms import norm_ratio
 from sinkscope.sinks.pick import pick
 from sinkscope.sinks.queries import GROUPS, UNIONS, group_size, received_from
-from sinkscope.sinks.rules import RULES, Excess, First, SinkRule, Threshold, TopK, ZScore, make_rule
+from sinkscope.sinks.rules import RULES, Excess, First, SinkRule, Threshold, TopK, ZScore, make_rule, read_rule
 from sinkscope.sinks.scales import SCALES, key_count, scaled
 from sinkscope.sinks.tables import TABLES, SinkReport, summarise, table_rows
 from sinkscope.sinks.tokens import sink_classes, sink_tokens
@@ -58,6 +58,7 @@ __all__ = [
     "mark_sinks",
     "norm_ratio",
     "pick",
+    "read_rule",
     "recall_of_first",
     "received_from",
     "scaled",

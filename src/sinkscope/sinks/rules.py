@@ -82,6 +82,11 @@ def make_rule(name: str, **settings: float | int | str) -> SinkRule:
     return _REGISTER.make(name, settings)
 
 
+def read_rule(spec: str) -> SinkRule:
+    """A rule from a spec: "top-k:5", "excess:epsilon=3,scale=sum". Raises `UserError` as `make_rule` does."""
+    return _REGISTER.read(spec)
+
+
 @sink_rule("excess")
 @dataclass(frozen=True)
 class Excess(SinkRule):

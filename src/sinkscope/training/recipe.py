@@ -13,12 +13,12 @@ from itertools import pairwise
 from typing import Any, Literal, cast
 
 from sinkscope.errors import UserError
-from sinkscope.evaluation import LITTLE, ROOM, find_task
+from sinkscope.evaluation import LITTLE, MAX_EXAMPLE_TOKENS, find_task
 from sinkscope.training.kinds import Kind
 
 Precision = Literal["float32", "bfloat16"]
 MatrixOptimizer = Literal["muon", "adamw"]
-LEAST_CONTEXT = ROOM + max(find_task(name).gen_length for name in LITTLE)
+LEAST_CONTEXT = MAX_EXAMPLE_TOKENS + max(find_task(name).gen_length for name in LITTLE)
 """What the longest question of a task may take with its answer: a training is measured on all tasks at every point."""
 _COUNTS = ("width", "layers", "heads", "mlp_width", "context", "tokens", "adapted_tokens", "batch_tokens", "points")
 _SEEDS = 2**32

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from sinkscope.errors import UserError, refusing
 from sinkscope.evaluation import LITTLE, evaluate
-from sinkscope.evaluation.base import check_count
+from sinkscope.evaluation.tasks import check_count
 from sinkscope.families import load_model
 from sinkscope.families.model import parse_device
 from sinkscope.files import read_json, write_whole

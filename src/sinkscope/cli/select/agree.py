@@ -25,9 +25,9 @@ from sinkscope.cli.select.opening import (
 from sinkscope.files import make_folder
 
 if TYPE_CHECKING:
+    from sinkscope.experiments.pictures import PictureAccuracy
     from sinkscope.selection.agreement import Agreement
     from sinkscope.selection.data import ImageSet
-    from sinkscope.selection.grid import Measure
 
 CAPTION = (
     "correlation: Spearman's of the scores, over the patches that are still there; overlap: share of the gate's choice "
@@ -56,13 +56,13 @@ def _agree(
     check_figure(out, overwrite=overwrite)
     import torch
 
+    from sinkscope.experiments.pictures import measure_on
     from sinkscope.report.figures import write_figure
     from sinkscope.report.figures.style import owner
     from sinkscope.report.selection import agreement_bars
     from sinkscope.report.selection.accuracy import model_title
     from sinkscope.selection.agreement import agreement
     from sinkscope.selection.budgets import check_alpha
-    from sinkscope.selection.grid import measure_on
 
     check_alpha(alpha)
     trained = open_selective(model, device)
@@ -104,7 +104,7 @@ def _mean(weighted: Iterable[tuple[int, float | None]]) -> float | None:
 
 
 def _tell(
-    out: Path | None, measure: Measure, alpha: float, found: Sequence[Agreement], title: str, as_json: bool
+    out: Path | None, measure: PictureAccuracy, alpha: float, found: Sequence[Agreement], title: str, as_json: bool
 ) -> None:
     if as_json:
         told = {"file": None if out is None else str(out), "model": measure.trained.name, "data": measure.data.name}

@@ -23,8 +23,7 @@ from sinkscope.cli.choices import (
     SHIPPED,
     check_names,
 )
-from sinkscope.cli.grid_progress import grid_progress, laying_out
-from sinkscope.cli.grid_report import Findings, print_findings, write_findings
+from sinkscope.cli.grids import Findings, grid_progress, laying_out, print_findings, write_findings
 from sinkscope.cli.groups import OptionGroup, add_command
 from sinkscope.cli.options import MOST, BatchSize, Device, Json, KeepingOptions, limit_option, names, numbers, several
 from sinkscope.cli.select.opening import (
@@ -41,8 +40,10 @@ from sinkscope.errors import UserError
 from sinkscope.seeds import MOST_SEED
 
 if TYPE_CHECKING:
+    from sinkscope.experiments.patches import PatchGrid
+    from sinkscope.experiments.pictures import PictureAccuracy
+    from sinkscope.experiments.points import PatchCell, Point
     from sinkscope.selection.data import ImageSet
-    from sinkscope.selection.grid import Grid, Measure, Point, Row
     from sinkscope.selection.saved import Trained
 
 _SELECTORS = ",".join(DEFAULT_SELECTORS)
@@ -114,11 +115,11 @@ class SendingOptions(OptionGroup):
     def _snrs(self) -> tuple[float | None, ...]:
         return several("--snr", self.snr or [_SNRS], lambda text: None if text == "none" else read_snr(text), _DB)
 
-    def grid(self) -> Grid:
+    def grid(self) -> PatchGrid:
         """What is varied. Raises `UserError` for values that no model could follow."""
-        from sinkscope.selection.grid import Grid
+        from sinkscope.experiments.patches import PatchGrid
 
-        return Grid(
+        return PatchGrid(
             selectors=names("--selector", self.selector or [_SELECTORS]),
             digital=names("--digital", self.digital),
             alphas=numbers("--alpha", self.alpha or [_ALPHAS]),
@@ -139,14 +140,14 @@ class PictureOptions(DataOptions):
     limit: Annotated[int, limit_option("The first so many pictures.")] = PICTURES
     batch_size: BatchSize = PICTURES_TOGETHER
 
-    def measures(self, trained: Sequence[Trained]) -> list[Measure]:
+    def measures(self, trained: Sequence[Trained]) -> list[PictureAccuracy]:
         """Every model on the same pictures. Raises `UserError` for models of different data, unless some are named."""
         sources = list(dict.fromkeys(one.source for one in trained))
         if self.data is None and len(sources) > 1:
             raise UserError(
                 f"these models were trained on {' and '.join(sources)}: say which to use, --data {sources[0]}"
             )
-        from sinkscope.selection.grid import measure_on
+        from sinkscope.experiments.pictures import measure_on
 
         part: ImageSet = getattr(self.splits(trained[0]), self.split)
         return [measure_on(one, part, split=self.split, n=self.limit, batch_size=self.batch_size) for one in trained]
@@ -171,7 +172,7 @@ def _evaluate(
 ) -> None:
     """Classify pictures of which only a share is sent, and compare ways to choose it. Several models are pooled."""
     check_figure(figure, overwrite=overwrite)
-    from sinkscope.selection.grid import compare_selectors
+    from sinkscope.experiments.patches import compare_selectors
 
     grid = sending.grid()  # before a model is loaded for nothing
     with keeping.told_at_interrupt():
@@ -182,7 +183,7 @@ def _evaluate(
                 _check_drawn_together(trained, grid)
             measures = pictures.measures(trained)
         with grid_progress(as_json) as observer:
-            rows = compare_selectors(measures, grid, observer=observer, **keeping.kept)
+            rows = compare_selectors(measures, grid, keeping.kept(), observer)
     notes = [*notes_on_default(models, pictures.data), *(note for one in measures for note in one.notes)]
     if grid.digital:
         notes.append(_AT_CAPACITY.format(" and ".join(grid.digital)))
@@ -198,7 +199,7 @@ def _evaluate(
         console.say_next(("select", "maps", *(models or ())[:1], "--out", "maps.svg"))
 
 
-def _check_drawn_together(trained: Sequence[Trained], grid: Grid) -> None:
+def _check_drawn_together(trained: Sequence[Trained], grid: PatchGrid) -> None:
     """Raise `UserError` for models whose gates keep budgets in several ways, so that no line is of all models."""
     modes = sorted({one.model.mode for one in trained})
     if len(modes) > 1 and None in grid.modes:
@@ -208,23 +209,30 @@ def _check_drawn_together(trained: Sequence[Trained], grid: Grid) -> None:
         )
 
 
-def _report(rows: list[Row], notes: list[str], out: Path | None, as_json: bool) -> None:
+def _report(rows: list[PatchCell], notes: list[str], out: Path | None, as_json: bool) -> None:
     """People see the models together where there are several; files and JSON hold each one's numbers too, and files
     the cells of earlier grids in the folder."""
-    from sinkscope.selection.grid import points, read_rows, widest
+    from sinkscope.experiments.patches import read_selections
+    from sinkscope.experiments.points import points, widest
 
     found = points(rows)
     said = _findings(found, notes)
     if out is not None:
-        write_findings(out, _findings(points(read_rows(out)), notes))
+        write_findings(out, _findings(points(read_selections(out)), notes))
     together = widest(found)
     shown = [record for point, record in zip(found, said.records, strict=True) if point in together]
     print_findings(said if as_json else replace(said, records=shown), as_json)
 
 
 def _findings(found: list[Point], notes: list[str]) -> Findings:
-    from sinkscope.selection.grid import contrasts, records, tables_for, verdicts
+    from sinkscope.experiments.patches import contrasts, records, tables_for, verdicts
 
     every = records(found)
     compared = [one.to_dict() for one in contrasts(found)]
-    return Findings(tables=tables_for(every), records=every, contrasts=compared, verdicts=verdicts(found), notes=notes)
+    return Findings(
+        tables=tables_for(every),
+        records=every,
+        contrasts=compared,
+        verdicts=[str(one) for one in verdicts(found)],
+        notes=notes,
+    )

@@ -26,9 +26,9 @@ from sinkscope.files import make_folder
 from sinkscope.seeds import MOST_SEED
 
 if TYPE_CHECKING:
+    from sinkscope.experiments.pictures import PictureAccuracy
     from sinkscope.report.selection import Choice
     from sinkscope.selection.data import ImageSet
-    from sinkscope.selection.grid import Measure
 
 
 def add_to(app: typer.Typer) -> None:
@@ -64,10 +64,10 @@ def _maps(
     alphas, selectors = numbers("--alpha", alpha or ["0.1,0.3,0.5"]), names("--selector", selector or ["gates"])
     check_names("selector", selectors, SELECTORS)
     check_names("mode", [] if mode is None else [mode], MODES)
+    from sinkscope.experiments.pictures import measure_on
     from sinkscope.report.figures import write_figure
     from sinkscope.report.selection import check_choices, choices, kept_maps
     from sinkscope.report.selection.accuracy import model_title
-    from sinkscope.selection.grid import measure_on
 
     check_choices(alphas, selectors, mode)
     check_figure(out, overwrite=overwrite)
@@ -87,7 +87,7 @@ def _maps(
     _tell(out, measure, columns, as_json)
 
 
-def _tell(out: Path, measure: Measure, columns: Sequence[Choice], as_json: bool) -> None:
+def _tell(out: Path, measure: PictureAccuracy, columns: Sequence[Choice], as_json: bool) -> None:
     data = measure.data
     if as_json:
         found = {"file": str(out), "model": measure.trained.name, "data": data.name, "split": measure.split}
@@ -115,7 +115,7 @@ def _sent(choice: Choice) -> str:
 
 def _picture(data: ImageSet, columns: Sequence[Choice], row: int) -> dict[str, Any]:
     """As JSON; kept: numbers of patches, row by row from 0."""
-    from sinkscope.selection.grid import WHOLE
+    from sinkscope.experiments.pictures import WHOLE
 
     label = int(data.labels[row])
     shown = [

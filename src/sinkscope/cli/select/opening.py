@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import typer
 
 from sinkscope.cli.choices import CHANNELS, FORMATS, PICTURES, PICTURES_TOGETHER, SHIPPED, check_names
-from sinkscope.cli.grid_progress import grid_progress
+from sinkscope.cli.grids import grid_progress
 from sinkscope.cli.groups import OptionGroup, option_name
 from sinkscope.cli.options import MOST, finite, limit_option, numbers, several
 from sinkscope.errors import UserError, refusing
@@ -20,11 +20,11 @@ from sinkscope.files import make_folder, read_json, require_place, write_whole
 from sinkscope.seeds import MOST_SEED
 
 if TYPE_CHECKING:
+    from sinkscope.experiments.pictures import PictureAccuracy
     from sinkscope.selection.channels import Channel
     from sinkscope.selection.control import OperatingTable
     from sinkscope.selection.control.table import Floats
     from sinkscope.selection.data import Splits
-    from sinkscope.selection.grid import Measure
     from sinkscope.selection.saved import Trained
 
 
@@ -174,11 +174,13 @@ class TableOptions(DataOptions):
         if timed and self.repeats == 0:
             raise UserError("a latency limit needs pictures that are timed: leave --repeats 0 out")
 
-    def measure(self, trained: Trained, *, limit: float, seed: int, quiet: bool) -> tuple[OperatingTable, Measure]:
+    def measure(
+        self, trained: Trained, *, limit: float, seed: int, quiet: bool
+    ) -> tuple[OperatingTable, PictureAccuracy]:
         """The table, and what it was measured on. Raises `UserError` before any work for a limit that can't be kept."""
+        from sinkscope.experiments.operating import operating_table
+        from sinkscope.experiments.pictures import EXACT, measure_on
         from sinkscope.selection.control import Fixed
-        from sinkscope.selection.grid import measure_on, operating_table
-        from sinkscope.selection.grid.cells import EXACT
 
         alphas, rates, snrs = self.axes
         pictures, batch_size = self.limit or PICTURES, self.batch_size or PICTURES_TOGETHER
@@ -194,11 +196,11 @@ class TableOptions(DataOptions):
             )  # fmt: skip
         return table, measure
 
-    def _planned(self, measure: Measure) -> OperatingTable:
+    def _planned(self, measure: PictureAccuracy) -> OperatingTable:
         """A table of rates alone."""
         import numpy as np
 
-        from sinkscope.selection.grid.sending import symbols_of
+        from sinkscope.experiments.pictures import symbols_of
 
         alphas, rates, _ = self.axes
         model, whole = measure.trained.model, measure.data.images[0].numel()

@@ -1,6 +1,6 @@
 """Scorers, each a small frozen dataclass: what a cached key is worth."""
 
-from sinkscope.compression.scorers.base import SCORERS, CachedLayer, Rotation, Scorer, make_scorer, scorer
+from sinkscope.compression.scorers.base import SCORERS, CachedLayer, Rotation, Scorer, make_scorer, read_scorer, scorer
 from sinkscope.compression.scorers.by_key import HighKeyNorm, KeyDiff, KeyNorm, Protect, Random, Streaming, ValueNorm
 from sinkscope.compression.scorers.by_query import ExpectedAttention, ReceivedAttention, SnapKV, SparseDLLM
 
@@ -21,5 +21,6 @@ __all__ = [
     "Streaming",
     "ValueNorm",
     "make_scorer",
+    "read_scorer",
     "scorer",
 ]

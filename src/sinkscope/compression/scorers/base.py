@@ -131,6 +131,11 @@ def make_scorer(name: str, **settings: Any) -> Scorer:
     return _REGISTER.make(name, settings)
 
 
+def read_scorer(spec: str) -> Scorer:
+    """A scorer from a spec: "key-norm", "snapkv:window=32,kernel=7". Raises `UserError` as `make_scorer` does."""
+    return _REGISTER.read(spec)
+
+
 def check_whole(name: str, value: int, least: int) -> None:
     """Raise `UserError` unless a parameter is a whole number of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:

@@ -18,7 +18,7 @@ from sinkscope.decoding.generation import Settings, check_prompts, warn_beyond_t
 from sinkscope.decoding.intervening import Removed, added
 from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.decoding.words import decode_text
-from sinkscope.evaluation.compressed.watching import watched_for
+from sinkscope.evaluation.cache_stats import watched_for
 from sinkscope.evaluation.harness.arguments import Arguments
 from sinkscope.evaluation.harness.encoding import Encoder
 from sinkscope.evaluation.harness.records import Run, stated

@@ -18,13 +18,9 @@ from dataclasses import dataclass, replace
 
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-from sinkscope.compression import Compress
 from sinkscope.decoding import Denoising, default_settings, run
-from sinkscope.decoding.intervening import Removed, added, at_work
-from sinkscope.decoding.sampling import prompt_seeds
+from sinkscope.decoding.intervening import Removed, added
 from sinkscope.errors import UserError
-from sinkscope.evaluation.compressed.contexts import read_contexts, scores_after, together
-from sinkscope.evaluation.compressed.watching import watched_for
 from sinkscope.evaluation.harness.arguments import Arguments
 from sinkscope.evaluation.harness.records import Run
 from sinkscope.evaluation.harness.working import counting, smaller_batches
@@ -113,14 +109,13 @@ class _Outcome:
 
 
 def _exact(model: Model, arguments: Arguments, pairs: Sequence[Pair], observer: Observer) -> _Outcome:
-    if arguments.compression is not None:
-        return _compressed(model, arguments, arguments.compression, pairs, observer)
     found = sequence_log_likelihood(
         model,
         [pair.given for pair in pairs],
         [pair.scored for pair in pairs],
         batch_size=arguments.batch_size,
         intervention=arguments.masking,
+        compression=arguments.compression,
         observer=observer,
     )
     removed: Removed | None = None
@@ -128,30 +123,6 @@ def _exact(model: Model, arguments: Arguments, pairs: Sequence[Pair], observer: 
         removed = added(removed, one.removed)
     scores = [(one.value, one.greedy) for one in found]
     return _Outcome(scores=scores, settings={"kind": "exact"}, removed=removed)
-
-
-def _compressed(
-    model: Model, arguments: Arguments, compression: Compress, pairs: Sequence[Pair], observer: Observer
-) -> _Outcome:
-    if at_work(arguments.masking) is not None:
-        raise UserError("likelihoods can't be made with keys masked and others dropped; leave one out")
-    given, rest = [len(pair.given) for pair in pairs], [len(pair.scored) for pair in pairs]
-    check_lengths(model, [sum(one) for one in zip(given, rest, strict=True)], "text")
-    compression.check(model, given)
-    found: dict[int, Scored] = {}
-    with watched_for(model, compression):
-        for batch in together(model, given, rest, arguments.batch_size):
-            some = [pairs[number] for number in batch]
-            contexts = [pair.given for pair in some]
-            cache = compression.cache(model, prompt_seeds(contexts, arguments.seed))
-            held, stepwise = read_contexts(model, contexts, cache), compression.prune_after is not None
-            scores = scores_after(model, held, [pair.scored for pair in some], stepwise=stepwise)
-            found |= {
-                number: (float(one.log_likelihoods.sum()), bool(one.likeliest.all()))
-                for number, one in zip(batch, scores, strict=True)
-            }
-            observer(len(found))
-    return _Outcome(scores=[found[number] for number in range(len(pairs))], settings={"kind": "exact"}, removed=None)
 
 
 def _estimated(model: Model, arguments: Arguments, pairs: Sequence[Pair], observer: Observer) -> _Outcome:

@@ -19,9 +19,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sinkscope.errors import UserError
-from sinkscope.evaluation.ablation import Outcome, Row, contrasts
-from sinkscope.evaluation.ablation.grid import PLAIN, SINKS
-from sinkscope.evaluation.grids import pool
+from sinkscope.evaluation.conditions import PLAIN, SINKS
+from sinkscope.experiments.masking import KeysCell, contrasts
+from sinkscope.grids import Outcome, pool
 from sinkscope.interventions import MaskSinks
 from sinkscope.report.figures import style
 from sinkscope.report.figures.cells import name_score, score_line
@@ -39,7 +39,7 @@ _APART = 0.09
 
 
 @style.house_style
-def ablation_curves(rows: Sequence[Row], *, ax: Axes | None = None) -> Axes:
+def ablation_curves(rows: Sequence[KeysCell], *, ax: Axes | None = None) -> Axes:
     """Draw the cells of one model and task, masked in one way. Returns the axes, `ax` or new ones.
 
     Raises `UserError` for no cells, for cells of several models or tasks, and for several ways of masking.
@@ -57,11 +57,11 @@ def ablation_curves(rows: Sequence[Row], *, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def paint(ax: Axes, rows: Sequence[Row]) -> None:
+def paint(ax: Axes, rows: Sequence[KeysCell]) -> None:
     """The lines without title and legend."""
     keys = key_order(rows)
     kinds = list(dict.fromkeys(family_of(one) for one in keys[1:]))
-    masked = list(dict.fromkeys(row.cell.masked for row in rows if row.cell.masked != PLAIN))
+    masked = list(dict.fromkeys(row.condition.masked for row in rows if row.condition.masked != PLAIN))
     masked.sort(key=lambda name: name != SINKS)
     for number, name in enumerate(masked):
         shift = (number - (len(masked) - 1) / 2) * _APART
@@ -84,7 +84,7 @@ def paint(ax: Axes, rows: Sequence[Row]) -> None:
     ax.set_ylim(bottom=-_FLOOR * ax.get_ylim()[1])  # points at 0 are seen whole
 
 
-def _mark_unequal(ax: Axes, rows: Sequence[Row], control: str, points: dict[str, tuple[float, Outcome]]) -> None:
+def _mark_unequal(ax: Axes, rows: Sequence[KeysCell], control: str, points: dict[str, tuple[float, Outcome]]) -> None:
     """A triangle at the points, by their keys, where the control is no equal of the sinks."""
     for one in contrasts(rows):
         if one.control == control and one.unequal is not None and one.keys in points:
@@ -107,9 +107,9 @@ def _look(number: int, name: str) -> dict[str, Any]:
     return {"color": color, "linestyle": dash, "marker": marker, "mfc": "white"}
 
 
-def key_order(rows: Sequence[Row]) -> list[str]:
+def key_order(rows: Sequence[KeysCell]) -> list[str]:
     """The plain run's "none", then the keys by kind of rule and rising number."""
-    names = list(dict.fromkeys(row.cell.keys for row in rows if row.cell.masked != PLAIN))
+    names = list(dict.fromkeys(row.condition.keys for row in rows if row.condition.masked != PLAIN))
     kinds = list(dict.fromkeys(family_of(name) for name in names))
     return [PLAIN_KEYS, *sorted(names, key=lambda name: (kinds.index(family_of(name)), _number(name)))]
 
@@ -124,28 +124,28 @@ def _number(keys: str) -> float:
     return float(found[0]) if found else 0.0
 
 
-def pooled(rows: Sequence[Row], keys: str, masked: str) -> Outcome | None:
+def pooled(rows: Sequence[KeysCell], keys: str, masked: str) -> Outcome | None:
     """All draws of a cell as one outcome, example by example; for "none" the plain run; None where there is none."""
     wanted = PLAIN if keys == PLAIN_KEYS else masked
-    return pool([row.outcome for row in rows if row.cell.masked == wanted and row.cell.keys == keys])
+    return pool([row.outcome for row in rows if row.condition.masked == wanted and row.condition.keys == keys])
 
 
 def _broken(keys: str) -> str:
     return keys.replace(" ", "\n")
 
 
-def row_title(rows: Sequence[Row]) -> str:
+def row_title(rows: Sequence[KeysCell]) -> str:
     """Model, task, number of examples, and how keys are masked where that is not as published."""
     what = f"{printable(shortened(rows[0].model, 40))}, {printable(rows[0].task)}, n = {rows[0].outcome.n}"
     return ", ".join([what, *(shortened(way, 40) for way in _ways(rows) if way)])
 
 
-def _ways(rows: Sequence[Row]) -> list[str]:
+def _ways(rows: Sequence[KeysCell]) -> list[str]:
     """How keys are masked."""
-    return list(dict.fromkeys(row.masking for row in rows if row.cell.intervention is not None))
+    return list(dict.fromkeys(row.condition.masking for row in rows if row.condition.intervention is not None))
 
 
-def _how(rows: Sequence[Row]) -> str:
+def _how(rows: Sequence[KeysCell]) -> str:
     """Queries that lose keys, and how they are found and taken away, in words."""
     return "; ".join(dict.fromkeys(_in_words(one) for one in _interventions(rows)))
 
@@ -155,8 +155,8 @@ def _in_words(masking: MaskSinks) -> str:
     return f"queries: {queries}; detect {masking.detect}, detect from {masking.detect_from}, how {masking.how}"
 
 
-def _interventions(rows: Sequence[Row]) -> list[MaskSinks]:
-    return [row.cell.intervention for row in rows if row.cell.intervention is not None]
+def _interventions(rows: Sequence[KeysCell]) -> list[MaskSinks]:
+    return [row.condition.intervention for row in rows if row.condition.intervention is not None]
 
 
 @figure("ablation", "scores when sinks or controls are masked, with 95 % intervals")

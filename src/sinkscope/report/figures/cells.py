@@ -12,9 +12,9 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from sinkscope.errors import UserError
-from sinkscope.evaluation import ablation
-from sinkscope.evaluation.compressed import CONTROL, Row, read_rows
-from sinkscope.evaluation.grids import Outcome, pool
+from sinkscope.experiments.eviction import CONTROL, KeysCell, read_evictions
+from sinkscope.experiments.masking import read_maskings
+from sinkscope.grids import Outcome, pool
 from sinkscope.report.figures.inputs import Ablation, Compressed
 
 
@@ -23,12 +23,12 @@ def read_ablations(folder: Path) -> tuple[Ablation, ...]:
 
     Raises `UserError` for a folder without cells, or with a line that is none.
     """
-    rows = ablation.read_rows(folder)
-    plain = {row.experiment: row for row in rows if row.cell.intervention is None}
-    groups: dict[tuple[str, str], list[ablation.Row]] = {}
+    rows = read_maskings(folder)
+    plain = {row.experiment: row for row in rows if row.condition.intervention is None}
+    groups: dict[tuple[str, str], list[KeysCell]] = {}
     for row in rows:
-        if row.cell.intervention is not None:
-            groups.setdefault((row.experiment, row.masking), []).append(row)
+        if row.condition.intervention is not None:
+            groups.setdefault((row.experiment, row.condition.masking), []).append(row)
     if not groups:
         raise UserError(f"{folder} holds no cell in which anything is masked yet: run sinkscope ablate to its end")
     alone = [plain.get(experiment) for experiment, _ in groups]
@@ -46,17 +46,17 @@ def read_compressions(folder: Path) -> tuple[Compressed, ...]:
 
     Raises `UserError` for a folder without cells, or with a line that is none.
     """
-    groups: dict[str, list[Row]] = {}
-    for row in read_rows(folder):
+    groups: dict[str, list[KeysCell]] = {}
+    for row in read_evictions(folder):
         groups.setdefault(row.experiment, []).append(row)
-    if not any(row.cell.compress is not None for some in groups.values() for row in some):
+    if not any(row.condition.compression is not None for some in groups.values() for row in some):
         raise UserError(f"{folder} holds no cell in which anything is dropped yet: run sinkscope compress to its end")
     return tuple(Compressed(rows=tuple(some)) for some in groups.values())
 
 
-def budget_order(rows: Sequence[Row]) -> list[str]:
+def budget_order(rows: Sequence[KeysCell]) -> list[str]:
     """The budgets that there are, all keys first, then falling ratios and falling numbers of keys."""
-    found = dict.fromkeys(row.cell.kept for row in rows if row.cell.compress is not None)
+    found = dict.fromkeys(row.condition.kept for row in rows if row.condition.compression is not None)
     return [WHOLE_KEPT, *sorted(found, key=_falling)]
 
 
@@ -66,22 +66,24 @@ def _falling(kept: str) -> tuple[int, float]:
     return (2, inf) if kept.startswith("by layer") else (0, -float(kept))
 
 
-def label_order(rows: Sequence[Row]) -> list[str]:
+def label_order(rows: Sequence[KeysCell]) -> list[str]:
     """Scorers with what is excepted, random keys last."""
-    named = {row.cell.label: row.cell.scorer == CONTROL for row in rows if row.cell.compress is not None}
+    named = {
+        row.condition.dropping: row.condition.scorer == CONTROL for row in rows if row.condition.compression is not None
+    }
     return sorted(named, key=lambda label: named[label])
 
 
-def pooled(rows: Sequence[Row], label: str, kept: str) -> Outcome | None:
+def pooled(rows: Sequence[KeysCell], label: str, kept: str) -> Outcome | None:
     """All draws of a cell as one outcome, example by example; for all keys the run without dropping; None where there
     is none."""
     return pool([row.outcome for row in rows if _is(row, label, kept)])
 
 
-def _is(row: Row, label: str, kept: str) -> bool:
+def _is(row: KeysCell, label: str, kept: str) -> bool:
     if kept == WHOLE_KEPT:
-        return row.cell.compress is None
-    return row.cell.compress is not None and row.cell.label == label and row.cell.kept == kept
+        return row.condition.compression is None
+    return row.condition.compression is not None and row.condition.dropping == label and row.condition.kept == kept
 
 
 def score_line(ax: Axes, points: Mapping[float, Outcome], label: str | None, look: Mapping[str, Any]) -> None:

@@ -23,7 +23,8 @@ from matplotlib.image import AxesImage
 from numpy.typing import NDArray
 
 from sinkscope.errors import UserError
-from sinkscope.evaluation.compressed import CONTROL, WHOLE, Row
+from sinkscope.evaluation.conditions import WHOLE
+from sinkscope.experiments.eviction import CONTROL, KeysCell
 from sinkscope.report.figures import style
 from sinkscope.report.figures.cells import WHOLE_KEPT, budget_order, label_order, name_score, pooled, score_line
 from sinkscope.report.figures.inputs import Inputs
@@ -39,12 +40,12 @@ _CROSSES = ("x", "+", "1", "2")
 
 
 @style.house_style
-def compression_curves(rows: Sequence[Row], *, ax: Axes | None = None) -> Axes:
+def compression_curves(rows: Sequence[KeysCell], *, ax: Axes | None = None) -> Axes:
     """Draw the cells of one model and task. Returns the axes, `ax` or new ones.
 
     Raises `UserError` for no cells, and for cells of several models or tasks.
     """
-    if len({(row.model, row.task, row.when) for row in rows}) != 1:
+    if len({(row.model, row.task, row.condition.point) for row in rows}) != 1:
         raise UserError("compression curves take the cells of one model and one task: draw others on axes of their own")
     ax = style.fresh_axes(4.2, 2.7) if ax is None else ax
     paint(ax, rows)
@@ -53,7 +54,7 @@ def compression_curves(rows: Sequence[Row], *, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def paint(ax: Axes, rows: Sequence[Row], labels: Sequence[str] | None = None) -> None:
+def paint(ax: Axes, rows: Sequence[KeysCell], labels: Sequence[str] | None = None) -> None:
     """The lines without title and legend. labels: of all panels, so that each looks the same in all."""
     budgets, own = budget_order(rows), label_order(rows)
     looks = _looks(labels or own)
@@ -87,10 +88,10 @@ def _looks(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
     return looks
 
 
-def row_title(rows: Sequence[Row]) -> str:
+def row_title(rows: Sequence[KeysCell]) -> str:
     """Model, task, when keys are dropped, and number of examples."""
     one = rows[0]
-    return f"{printable(shortened(one.model, 40))}, {printable(one.task)} ({one.when}), n = {one.outcome.n}"
+    return f"{printable(shortened(one.model, 40))}, {printable(one.task)} ({one.condition.point}), n = {one.outcome.n}"
 
 
 @figure("compression", "scores by share of keys kept, a line a scorer, with 95 % intervals")
@@ -119,7 +120,7 @@ _DARK = 0.55
 """Share from which numbers are written in white."""
 
 
-def found_shares(rows: Sequence[Row], label: str, kept: str) -> NDArray[np.float64] | None:
+def found_shares(rows: Sequence[KeysCell], label: str, kept: str) -> NDArray[np.float64] | None:
     """Share of needles found, (depth, length); None where there is no such cell."""
     outcome, measure = pooled(rows, label, kept), rows[0].settings["measure"]
     if outcome is None:
@@ -130,7 +131,7 @@ def found_shares(rows: Sequence[Row], label: str, kept: str) -> NDArray[np.float
 
 
 @style.house_style
-def needle_map(rows: Sequence[Row], label: str = WHOLE, kept: str = WHOLE_KEPT, *, ax: Axes | None = None) -> Axes:
+def needle_map(rows: Sequence[KeysCell], label: str = WHOLE, kept: str = WHOLE_KEPT, *, ax: Axes | None = None) -> Axes:
     """Draw one scorer at one budget. Returns the axes, `ax` or new ones.
 
     rows: the cells of one model and needle test. Raises `UserError` where there is no such cell.
@@ -147,7 +148,7 @@ def needle_map(rows: Sequence[Row], label: str = WHOLE, kept: str = WHOLE_KEPT, 
     return ax
 
 
-def paint_needles(ax: Axes, shares: NDArray[np.float64], rows: Sequence[Row]) -> AxesImage:
+def paint_needles(ax: Axes, shares: NDArray[np.float64], rows: Sequence[KeysCell]) -> AxesImage:
     """The map without words but its ticks and numbers."""
     measure = rows[0].settings["measure"]
     image = ax.imshow(shares, norm=_SHARES, cmap=style.heat_colors(), aspect="auto")

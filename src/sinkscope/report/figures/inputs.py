@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 import xarray as xr
 
 from sinkscope.errors import UserError
-from sinkscope.evaluation.ablation import Row
-from sinkscope.evaluation.compressed import Row as CompressedRow
+from sinkscope.experiments.masking import KeysCell
 from sinkscope.report.figures.labels import model_label
 from sinkscope.report.traces import distinct_labels, nothing_recorded, open_traces, started_ids, unfinished_note
 from sinkscope.sinks import Excess, SinkRule, received_from
@@ -41,14 +40,14 @@ class Subject:
 class Ablation:
     """The cells of one model and task that differ in nothing but which keys are masked."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[KeysCell, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compressed:
     """The cells of one model and task that differ in nothing but which keys are dropped."""
 
-    rows: tuple[CompressedRow, ...]
+    rows: tuple[KeysCell, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,11 +26,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sinkscope.errors import UserError
+from sinkscope.experiments.pictures import CONTROL, EXACT, WHOLE, PatchCondition, channel_label, snr_label
+from sinkscope.experiments.points import PatchCell, Point, points, widest
 from sinkscope.report.figures import style
 from sinkscope.report.figures.labels import caption, entitle, printable, shortened
 from sinkscope.selection.agreement import Agreement
-from sinkscope.selection.grid import CONTROL, WHOLE, Cell, Point, Row, channel_label, points, widest
-from sinkscope.selection.grid.cells import EXACT, snr_label
 
 INTERVALS = "bars: 95 % intervals over pictures; all draws together; lines that share a place stand a little apart"
 _APART = 0.006
@@ -40,7 +40,7 @@ _LOOK = {"color": style.SOFT, "linestyle": ":", "marker": "x", "markersize": 4.0
 
 
 @style.house_style
-def share_curves(rows: Sequence[Row], *, ax: Axes | None = None) -> Axes:
+def share_curves(rows: Sequence[PatchCell], *, ax: Axes | None = None) -> Axes:
     """Draw the cells of one link. Returns the axes, `ax` or new ones.
 
     Raises `UserError` for cells of several links, data sets or sets of models.
@@ -53,12 +53,12 @@ def share_curves(rows: Sequence[Row], *, ax: Axes | None = None) -> Axes:
     paint(ax, some, _looks(some))
     _name(ax)
     ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    entitle(ax, f"{_title(some[0])}; {link_label(some[0].cell)}", _how(some))
+    entitle(ax, f"{_title(some[0])}; {link_label(some[0].condition)}", _how(some))
     return ax
 
 
 @style.house_style
-def accuracy_by_share(rows: Sequence[Row]) -> Figure:
+def accuracy_by_share(rows: Sequence[PatchCell]) -> Figure:
     """Draw all cells, a panel a link: tokens as they are first, then channels and rates, and falling SNRs.
 
     Raises `UserError` for no cells, and for those of several data sets or sets of models.
@@ -71,7 +71,7 @@ def accuracy_by_share(rows: Sequence[Row]) -> Figure:
     for ax, some in zip(axes, links.values(), strict=True):
         paint(ax, some, looks)
         _name(ax)
-        entitle(ax, link_label(some[0].cell))
+        entitle(ax, link_label(some[0].condition))
         handles |= {str(name): handle for handle, name in zip(*ax.get_legend_handles_labels(), strict=True)}
     ends = [end for ax in axes for end in ax.get_ylim()]
     for ax in axes:
@@ -84,11 +84,11 @@ def accuracy_by_share(rows: Sequence[Row]) -> Figure:
 
 def paint(ax: Axes, some: Sequence[Point], looks: Mapping[str, Mapping[str, Any]]) -> None:
     """The lines of one link without title and legend. looks: of all panels, so that each looks the same in all."""
-    whole = [point for point in some if point.cell.way == WHOLE]
+    whole = [point for point in some if point.condition.way == WHOLE]
     order = list(looks)
     for label, found in (_by_way(some) or {WHOLE: whole}).items():
-        exact = found[0].cell.mode == EXACT
-        ends = whole if found is not whole and exact and not found[0].cell.digital else []
+        exact = found[0].condition.mode == EXACT
+        ends = whole if found is not whole and exact and not found[0].condition.digital else []
         line = sorted([*found, *ends], key=share_of)
         shift = (order.index(label) - (len(order) - 1) / 2) * _APART if exact else 0.0
         _line(ax, [share_of(point) + shift for point in line], line, label, looks[label])
@@ -107,18 +107,18 @@ def _line(ax: Axes, shares: Sequence[float], line: Sequence[Point], label: str, 
 
 def share_of(point: Point) -> float:
     """The share of patches sent, mean over pictures; of a file the share that takes as many symbols."""
-    sent = point.weighed("sent")
-    return point.cell.alpha if sent is None else sent
+    sent = point.stat("sent")
+    return point.condition.alpha if sent is None else sent
 
 
-def link_label(cell: Cell) -> str:
+def link_label(cell: PatchCondition) -> str:
     """ "tokens as they are", "0 dB, awgn, rate 0.25"."""
     if cell.channel is None or cell.rate is None or cell.snr is None:
         return "tokens as they are"
     return f"{snr_label(cell.snr)}, {channel_label(cell.channel)}, rate {cell.rate:g}"
 
 
-def _shown(rows: Sequence[Row]) -> list[Point]:
+def _shown(rows: Sequence[PatchCell]) -> list[Point]:
     """The points of all models together, or of the one that there is."""
     found = widest(points(rows))
     if len({point.models for point in found}) != 1:
@@ -133,7 +133,7 @@ def _by_link(some: Sequence[Point]) -> dict[tuple[str, float, float], list[Point
     """Sorted by channel, rate and falling SNR, tokens as they are first."""
     found: dict[tuple[str, float, float], list[Point]] = {}
     for point in some:
-        _, channel, rate, snr = point.cell.place
+        _, channel, rate, snr = point.condition.place
         found.setdefault((channel or "", rate or 0.0, -inf if snr is None else -snr), []).append(point)
     return dict(sorted(found.items()))
 
@@ -142,14 +142,14 @@ def _by_way(some: Sequence[Point]) -> dict[str, list[Point]]:
     """Without the whole."""
     found: dict[str, list[Point]] = {}
     for point in some:
-        if point.cell.way != WHOLE:
-            found.setdefault(point.cell.label, []).append(point)
+        if point.condition.way != WHOLE:
+            found.setdefault(point.condition.label, []).append(point)
     return found
 
 
 def _looks(some: Sequence[Point]) -> dict[str, dict[str, Any]]:
     """Colour, dash and marker of every way; files have empty markers, random patches stand back in grey."""
-    cells = {label: found[0].cell for label, found in _by_way(some).items()} or {WHOLE: some[0].cell}
+    cells = {label: found[0].condition for label, found in _by_way(some).items()} or {WHOLE: some[0].condition}
     colored = [label for label, cell in cells.items() if cell.way != CONTROL]
     looks: dict[str, dict[str, Any]] = {}
     for label, cell in cells.items():
@@ -167,7 +167,7 @@ def _name(ax: Axes) -> None:
 
 
 def _title(point: Point) -> str:
-    return f"{model_title(point.name)}, {printable(point.rows[0].task)}, n = {point.rows[0].outcome.n}"
+    return f"{model_title(point.name)}, {printable(point.task)}, n = {point.outcome.n}"
 
 
 def _how(some: Sequence[Point]) -> str:

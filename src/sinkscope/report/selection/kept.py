@@ -26,11 +26,11 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from sinkscope.errors import UserError
+from sinkscope.experiments.pictures import WHOLE
 from sinkscope.report.figures.labels import printable, shortened, wrapped
 from sinkscope.report.figures.style import BASE, COMMIT, HATCH, SINK, SOFT, WIDE, fresh_axes, house_style
 from sinkscope.selection.budgets import check_alpha
 from sinkscope.selection.data import ImageSet
-from sinkscope.selection.grid import WHOLE
 from sinkscope.selection.model import SelectiveViT
 from sinkscope.selection.modes import find_mode
 from sinkscope.selection.selectors import find_selector
