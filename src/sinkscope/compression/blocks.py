@@ -19,7 +19,7 @@ from sinkscope.compression.dropping import check_protected
 from sinkscope.compression.scorers import Rotation, Scorer
 from sinkscope.compression.seeds import row_seeds
 from sinkscope.decoding.caches import BlockPlace, HeldLayer
-from sinkscope.decoding.compressing_blocks import BlockLengths
+from sinkscope.decoding.protocols import BlockLengths
 from sinkscope.families import Shape
 
 

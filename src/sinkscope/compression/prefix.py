@@ -19,8 +19,7 @@ import torch
 from sinkscope.compression.cache import CompressedCache, windows_of
 from sinkscope.compression.seeds import row_seeds
 from sinkscope.compression.settings import Compress, check_model, check_pruning
-from sinkscope.decoding.autoregressive import check_autoregressive
-from sinkscope.decoding.canvas import Canvas, Prompts, encode_prompts
+from sinkscope.decoding.canvas import Canvas, Prompts, check_autoregressive, encode_prompts
 from sinkscope.decoding.forward import Forward
 from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.errors import UserError

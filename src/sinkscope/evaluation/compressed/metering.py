@@ -23,7 +23,7 @@ from sinkscope.compression import EMPTY, Compress
 from sinkscope.compression.block_layers import DroppingBlockLayer
 from sinkscope.compression.layers import DroppingLayer
 from sinkscope.decoding.caches import BlockPlace, HeldLayer
-from sinkscope.decoding.compressing_blocks import BlockCompression, BlockLengths, block_layers
+from sinkscope.decoding.protocols import BlockCompression, BlockLengths, block_layers
 from sinkscope.evaluation.compressed.base import Weighed
 from sinkscope.families import Model
 
