@@ -22,10 +22,11 @@ import numpy as np
 
 from sinkscope.compression import Compress
 from sinkscope.decoding import Decoding, Denoising, default_settings, encode_prompts
-from sinkscope.decoding.compressing import prefix_of
-from sinkscope.decoding.generation import Settings, warn_beyond_training
-from sinkscope.decoding.intervening import Removed, added
-from sinkscope.decoding.words import decode_text
+from sinkscope.decoding.protocols import prefix_of
+from sinkscope.decoding.generation import warn_beyond_training
+from sinkscope.decoding.settings import Settings
+from sinkscope.decoding.protocols import MaskingStats, added
+from sinkscope.decoding.texts import decode_text
 from sinkscope.errors import UserError
 from sinkscope.evaluation.cache_stats import Meter
 from sinkscope.evaluation.conditions import POINTS, KeysCondition
@@ -71,7 +72,7 @@ class Score:
     intervention: dict[str, Any] | None
     """What was cut from attention meanwhile."""
     removed: dict[str, float | None] | None
-    """What that took away, see `decoding.intervening.Removed.to_dict`."""
+    """What that took away, see `decoding.intervening.MaskingStats.to_dict`."""
     compression: dict[str, Any] | None
     """Which keys the cache dropped meanwhile."""
     wrong: tuple[Wrong, ...]
@@ -217,10 +218,10 @@ def evaluate(
 
 def answer_all(
     how: Answering, questions: Sequence[Question], batch_size: int, observer: Observer | None
-) -> tuple[list[str], Removed | None]:
+) -> tuple[list[str], MaskingStats | None]:
     """What is answered to each question, up to its first end of text; and what an intervention removed, (1,)."""
     got, done = [""] * len(questions), 0
-    removed: Removed | None = None
+    removed: MaskingStats | None = None
     for batch in how.batches(questions, batch_size):
         found = how.answers([questions[number] for number in batch])
         for number, row in zip(batch, found.generated.tolist(), strict=True):
@@ -287,7 +288,7 @@ class ExactAnswers(KeysMeasure):
 
     def score(
         self, condition: KeysCondition, meter: Meter, observer: Callable[[int], None]
-    ) -> tuple[Outcome, Removed | None]:
+    ) -> tuple[Outcome, MaskingStats | None]:
         """Generate all answers."""
         how = answering(self.model, self.decoding, condition, meter)
         got, removed = answer_all(how, self.questions, self.batch_size, observer)

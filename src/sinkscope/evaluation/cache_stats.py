@@ -30,7 +30,7 @@ from sinkscope.attention import watch
 from sinkscope.compression import EMPTY, Compress
 from sinkscope.compression.layers import CompressedLayer
 from sinkscope.decoding.caches import BlockPlace, HeldLayer
-from sinkscope.decoding.compressing_blocks import BlockCompression, BlockLengths, block_layers
+from sinkscope.decoding.protocols import BlockCompression, BlockLengths, block_layers
 from sinkscope.families import Model
 
 _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")

@@ -18,7 +18,7 @@ from itertools import groupby
 from typing import Any
 
 from sinkscope.compression import Budget, Compress, Scorer, SkipLayers, as_budget, make_scorer, read_compress
-from sinkscope.decoding.intervening import at_work
+from sinkscope.decoding.protocols import active
 from sinkscope.interventions import MaskSinks
 from sinkscope.sinks import SinkRule, make_rule
 
@@ -59,7 +59,7 @@ class KeysCondition:
     @property
     def masks(self) -> bool:
         """Whether an intervention changes anything."""
-        return at_work(self.intervention) is not None
+        return active(self.intervention) is not None
 
     @property
     def keys(self) -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import torch
@@ -23,16 +23,15 @@ import torch
 from sinkscope.attention import GROUPS, NOT_COUNTED
 from sinkscope.compression import Compress
 from sinkscope.compression.networks import windows_of
-from sinkscope.decoding import Decoding, run
+from sinkscope.decoding import Decoding, Run
 from sinkscope.decoding.autoregressive import decode_canvas
 from sinkscope.decoding.canvas import Canvas, lay_out
-from sinkscope.decoding.compressing import prefix_of
 from sinkscope.decoding.coupling import takes_padding
 from sinkscope.decoding.forward import Forward
-from sinkscope.decoding.generation import Settings, check_prompts
-from sinkscope.decoding.intervening import Removed
+from sinkscope.decoding.protocols import MaskingStats
 from sinkscope.decoding.sampling import prompt_seeds
-from sinkscope.decoding.step import Step
+from sinkscope.decoding.settings import Settings
+from sinkscope.decoding.protocols import Step
 from sinkscope.errors import UserError
 from sinkscope.evaluation.cache_stats import Meter, Metered, fresh_cache
 from sinkscope.evaluation.conditions import KeysCondition
@@ -60,7 +59,7 @@ class Answers:
 
     generated: torch.Tensor
     """(batch, position) token ids"""
-    removed: Removed | None
+    removed: MaskingStats | None
     """What an intervention took away, (1,), over all rows."""
 
 
@@ -73,6 +72,11 @@ class Answering(ABC):
     intervention: MaskSinks | None = None
     compression: Compress | None = None
     meter: Meter = field(default_factory=Meter)
+
+    @property
+    def run(self) -> Run:
+        """The decoding loop of whole prompts."""
+        return Run(self.model, self.settings, self.intervention, self.compression)
 
     @abstractmethod
     def check(self, questions: Sequence[Question]) -> None:
@@ -91,17 +95,14 @@ class Unmetered(Answering):
     """In the decoding loop, without looking at the cache."""
 
     def check(self, questions: Sequence[Question]) -> None:
-        prompts = [one.prompt for one in questions]
-        check_prompts(self.model, prompts, self.settings, self.intervention, self.compression)
+        self.run.check([one.prompt for one in questions])
 
     def answers(self, questions: Sequence[Question]) -> Answers:
         prompts = [one.prompt for one in questions]
-        removed: Removed | None = None
-        for step in run(
-            self.model, prompts, self.settings, intervention=self.intervention, compression=self.compression
-        ):
+        removed: MaskingStats | None = None
+        for step in self.run.steps(prompts):
             removed = step.add_to(removed)
-        start = len(prefix_of(self.compression)) + max(map(len, prompts))
+        start = len(self.run.prefix) + max(map(len, prompts))
         return Answers(generated=step.canvas[:, start:], removed=None if removed is None else removed.whole())
 
 
@@ -109,14 +110,13 @@ class _Looped(Answering):
     """With the whole prompt in one of the decoding loops."""
 
     def check(self, questions: Sequence[Question]) -> None:
-        prompts, metered = [one.prompt for one in questions], Metered(compress=self.compression)
-        check_prompts(self.model, prompts, self.settings, self.intervention, metered)
+        replace(self.run, compression=Metered(compress=self.compression)).check([one.prompt for one in questions])
 
     def answers(self, questions: Sequence[Question]) -> Answers:
         prompts, metered = [one.prompt for one in questions], Metered(compress=self.compression)
         lengths = torch.tensor([len(prompt) for prompt in prompts])
-        removed: Removed | None = None
-        for step in run(self.model, prompts, self.settings, intervention=self.intervention, compression=metered):
+        removed: MaskingStats | None = None
+        for step in replace(self.run, compression=metered).steps(prompts):
             self.meter.tokens += int(step.committed.sum())
             removed = step.add_to(removed)
             self.look(step, metered, lengths)
@@ -156,7 +156,7 @@ class _InBlocks(_Looped):
 
 class _AfterContext(Answering):
     def check(self, questions: Sequence[Question]) -> None:
-        check_prompts(self.model, [one.prompt for one in questions], self.settings, self.intervention)
+        replace(self.run, compression=None).check([one.prompt for one in questions])
         if self.intervention is not None and self.intervention.clean_copy:
             raise UserError("a clean copy would not have the context in its cache; use detect_from='masked'")
         if self.compression is not None:
@@ -186,7 +186,7 @@ class _AfterContext(Answering):
         self.meter.look(cache.layers, read.real.sum(-1))
         sampling = prompt_seeds([one.prompt for one in questions], settings.seed)
         canvas = _joined(read, lay_out(model, asked, settings.max_new_tokens, model.family.pad_token_id))
-        removed: Removed | None = None
+        removed: MaskingStats | None = None
         for step in decode_canvas(model, canvas, width, settings, sampling, cache, self.intervention):
             self.meter.tokens += int(step.committed.sum())
             removed = step.add_to(removed)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from sinkscope.decoding import Prompts, canvas, encode_prompts
 from sinkscope.decoding.canvas import split_prompts, vocabulary_size
 from sinkscope.decoding.coupling import takes_padding
-from sinkscope.decoding.intervening import check_intervention
+from sinkscope.decoding.protocols import check_intervention
 from sinkscope.errors import TrainedLengthWarning, UserError
 from sinkscope.evaluation.tasks import MAX_EXAMPLE_TOKENS
 from sinkscope.families import Model

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sinkscope.decoding.intervening import Removed
+from sinkscope.decoding.protocols import MaskingStats
 from sinkscope.errors import UserError
 from sinkscope.evaluation.cache_stats import Meter, peak_memory, watched_for
 from sinkscope.evaluation.conditions import KeysCondition
@@ -102,7 +102,7 @@ class KeysMeasure(ABC):
     @abstractmethod
     def score(
         self, condition: KeysCondition, meter: Meter, observer: Callable[[int], None]
-    ) -> tuple[Outcome, Removed | None]:
+    ) -> tuple[Outcome, MaskingStats | None]:
         """Measure. The meter looks at caches where the condition has a point."""
 
     def run(self, condition: KeysCondition, observer: Callable[[int], None]) -> Measured:

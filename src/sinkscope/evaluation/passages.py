@@ -26,7 +26,7 @@ from sinkscope.attention import GROUPS, NOT_COUNTED
 from sinkscope.decoding.canvas import Canvas, lay_out
 from sinkscope.decoding.coupling import check_cached, takes_padding
 from sinkscope.decoding.forward import forward_for
-from sinkscope.decoding.intervening import Removed, added, at_work, check_intervention
+from sinkscope.decoding.protocols import MaskingStats, added, active, check_intervention
 from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.errors import UserError
 from sinkscope.evaluation.cache_stats import Meter, fresh_cache
@@ -61,7 +61,7 @@ class Reading:
     """(scored,) in nats, float64."""
     greedy: bool
     """Whether greedy decoding would give the scored tokens."""
-    removed: Removed | None
+    removed: MaskingStats | None
     """What an intervention took away, (1,)."""
 
     @property
@@ -72,7 +72,7 @@ class Reading:
 
 def reads_whole(condition: KeysCondition) -> bool:
     """Whether passages are read in one pass."""
-    masking = at_work(condition.intervention)
+    masking = active(condition.intervention)
     return condition.compression is None and condition.point is None and (masking is None or masking.first_step == 0)
 
 
@@ -120,7 +120,7 @@ def _alike(passage: Passage, condition: KeysCondition, padded: bool) -> tuple[in
     """What must be equal in a batch: lengths for a network that can't take padding; in one pass the place of the first
     scored token, counted from the end, where an intervention asks for classes of tokens; and what is scored where the
     cache is looked at in the end."""
-    masking, whole = at_work(condition.intervention), reads_whole(condition)
+    masking, whole = active(condition.intervention), reads_whole(condition)
     by_class = whole and masking is not None and masking.classes is not None
     unpadded = (passage.length if whole else len(passage.given)) if not padded else 0
     return unpadded, len(passage.scored) if by_class or condition.point == "decode" else 0
@@ -164,7 +164,7 @@ def read_cached(model: Model, passages: Sequence[Passage], condition: KeysCondit
     cache = fresh_cache(model, compress, prompt_seeds(given, 0 if compress is None else compress.seed))
     found: list[torch.Tensor] = []
     hits: list[torch.Tensor] = []
-    removed: Removed | None = None
+    removed: MaskingStats | None = None
     for first, last in _passes(start, steps, stepwise=reads_stepwise(condition)):
         begin = 0 if first == start - 1 else first
         places = torch.arange(begin, last, device=tokens.device)

@@ -23,8 +23,8 @@ from typing import Any
 
 from sinkscope.compression import Compress
 from sinkscope.decoding import Prompts
-from sinkscope.decoding.autoregressive import check_autoregressive
-from sinkscope.decoding.intervening import Removed, added
+from sinkscope.decoding.canvas import check_autoregressive
+from sinkscope.decoding.protocols import MaskingStats, added
 from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.errors import UserError
 from sinkscope.evaluation.cache_stats import Meter, watched_for
@@ -53,7 +53,7 @@ class Perplexity:
     stepwise: bool
     """Whether tokens were fed one by one."""
     intervention: dict[str, Any] | None
-    removed: Removed | None
+    removed: MaskingStats | None
     """What the intervention took away, (1,), over all texts."""
 
     @property
@@ -98,7 +98,7 @@ class PerplexityPlan:
         """Score all texts."""
         sums, counts = [0.0] * (self.texts[-1] + 1), [0] * (self.texts[-1] + 1)
         waiting = [self.texts.count(text) for text in range(len(sums))]
-        removed: Removed | None = None
+        removed: MaskingStats | None = None
         intervention = condition.intervention
         for numbers, readings in read(self.model, self.passages, condition, batch_size=self.batch_size, meter=meter):
             for number, reading in zip(numbers, readings, strict=True):
@@ -199,7 +199,7 @@ class AnswerLikelihood:
     tokens: int
     greedy: bool
     """Whether greedy decoding would give the answer."""
-    removed: Removed | None
+    removed: MaskingStats | None
     """What the intervention took away, (1,)."""
 
 

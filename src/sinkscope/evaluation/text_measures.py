@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from sinkscope.decoding import encode_prompts
-from sinkscope.decoding.autoregressive import check_autoregressive
-from sinkscope.decoding.intervening import Removed, added
+from sinkscope.decoding.canvas import check_autoregressive
+from sinkscope.decoding.protocols import MaskingStats, added
 from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.errors import UserError
 from sinkscope.evaluation.cache_stats import Meter
@@ -74,7 +74,7 @@ class NatsPerToken(KeysMeasure):
 
     def score(
         self, condition: KeysCondition, meter: Meter, observer: Callable[[int], None]
-    ) -> tuple[Outcome, Removed | None]:
+    ) -> tuple[Outcome, MaskingStats | None]:
         """Score all texts."""
         found = self.plan.run(condition, observer, meter)
         meter.tokens = found.tokens
@@ -132,7 +132,7 @@ class FilledPositions(KeysMeasure):
 
     def score(
         self, condition: KeysCondition, meter: Meter, observer: Callable[[int], None]
-    ) -> tuple[Outcome, Removed | None]:
+    ) -> tuple[Outcome, MaskingStats | None]:
         """Fill all texts."""
         [found] = self.plan.run(condition, observer, meter)
         meter.tokens = found.n
@@ -191,10 +191,10 @@ class Continuations(KeysMeasure):
 
     def score(
         self, condition: KeysCondition, meter: Meter, observer: Callable[[int], None]
-    ) -> tuple[Outcome, Removed | None]:
+    ) -> tuple[Outcome, MaskingStats | None]:
         """Score all windows."""
         sums, counts, done = np.zeros(self.n), np.zeros(self.n), 0
-        removed: Removed | None = None
+        removed: MaskingStats | None = None
         for batch, readings in read(self.model, self.windows, condition, batch_size=self.batch_size, meter=meter):
             for number, one in zip(batch, readings, strict=True):
                 after_first = one.log_likelihoods[1:]

@@ -21,14 +21,14 @@ import torch
 from numpy.typing import NDArray
 
 from sinkscope.attention import GROUPS, Collect, watch
-from sinkscope.decoding import Denoising, Prompts, Step, default_settings, run
+from sinkscope.decoding import Denoising, Prompts, Run, Step, default_settings
 from sinkscope.decoding.canvas import Canvas, encode_prompts, split_prompts
-from sinkscope.decoding.compressing import Compression, prefix_of
 from sinkscope.decoding.coupling import check_padding
 from sinkscope.decoding.forward import Forward
-from sinkscope.decoding.generation import Settings, check_prompts, most_steps, read_text, warn_beyond_training
-from sinkscope.decoding.intervening import Intervention, Removed, added, at_work, warn_if_nothing
+from sinkscope.decoding.generation import read_text, warn_beyond_training
+from sinkscope.decoding.protocols import Compression, Intervention, MaskingStats, added, warn_if_nothing
 from sinkscope.decoding.sampling import prompt_seeds
+from sinkscope.decoding.settings import Settings
 from sinkscope.errors import UserError
 from sinkscope.families import Model
 from sinkscope.families.identity import identity_of
@@ -120,18 +120,19 @@ def record(
         settings or `out`; warns there, once, with `TrainedLengthWarning` where texts grow longer than those the model
         was trained on.
     """
-    settings, recording = settings or default_settings(model), recording or Recording()
+    recording = recording or Recording()
+    run = Run(model, settings or default_settings(model), intervention, compression)
     if batch_size < 1:
         raise UserError(f"batch_size must be at least 1, got {batch_size}")
-    if prefix_of(compression):
+    if run.prefix:
         raise UserError("a trace begins with its prompt, so it can't be recorded after a prefix; record Compress(...)")
     check_output(out, resume=resume, overwrite=overwrite)
-    plan = _Plan(model, _named(prompts), settings, recording, batch_size, intervention, compression)
+    plan = _Plan(run, _named(prompts), recording, batch_size)
     digest = plan.check()
     if not resume:  # else the trace was begun with this very model
         _probe(model, recording.kernel)
     kept = {**asdict(recording), "batch_size": batch_size}
-    attributes = run_attributes(model, settings, kept, digest, intervention, compression)
+    attributes = run_attributes(run, kept, digest)
     if resume:
         store = TraceStore.resume(out, attributes, other_versions=other_versions)
     else:
@@ -176,22 +177,20 @@ def _named(prompts: Prompts | Sequence[Prompt]) -> list[Prompt]:
 class _Plan:
     """A run that is to be recorded: all that is fixed before the first step."""
 
-    model: Model
+    run: Run
     prompts: Sequence[Prompt]
-    settings: Settings
     recording: Recording
     batch_size: int
-    intervention: Intervention | None
-    compression: Compression | None
 
     @property
     def statistics(self) -> Statistics:
         """What is kept of each step."""
+        settings = self.run.settings
         asked = {name: value for name, value in vars(self.recording).items() if name != "kernel"}
         return Statistics(
             groups=GROUPS,
-            unconditional=isinstance(self.settings, Denoising) and self.settings.cfg_scale > 0,
-            removed=() if at_work(self.intervention) is None else Removed.names(),
+            unconditional=isinstance(settings, Denoising) and settings.cfg_scale > 0,
+            removed=() if self.run.masking is None else MaskingStats.names(),
             **asked,
         )
 
@@ -201,36 +200,32 @@ class _Plan:
         for first in range(0, len(self.prompts), self.batch_size):
             some = tuple(self.prompts[first : first + self.batch_size])
             tokens = tuple(self._encoded(prompt) for prompt in some)
-            yield _Batch(first, some, tokens, tuple(prompt_seeds(tokens, self.settings.seed, seen)))
+            yield _Batch(first, some, tokens, tuple(prompt_seeds(tokens, self.run.settings.seed, seen)))
 
     def _encoded(self, prompt: Prompt) -> list[int]:
         with _naming(prompt):
-            return encode_prompts(self.model, [prompt.content])[0]
+            return encode_prompts(self.run.model, [prompt.content])[0]
 
     def layout(self, tokens: Sequence[int], batch: Sequence[Sequence[int]]) -> Layout:
         """The arrays of a sample that is run in this batch."""
-        steps, shape = most_steps(self.model, batch, self.settings), self.model.shape
+        steps, shape = self.run.max_steps(batch), self.run.model.shape
         depth = {"layers": shape.layers, "heads": shape.heads, "kv_heads": shape.kv_heads}
-        counts = Counts(max_steps=steps, positions=len(tokens) + self._new_tokens, **depth)
+        counts = Counts(max_steps=steps, positions=len(tokens) + self.run.settings.new_tokens, **depth)
         return plan_layout(counts, self.statistics)
-
-    @property
-    def _new_tokens(self) -> int:
-        return self.settings.gen_length if isinstance(self.settings, Denoising) else self.settings.max_new_tokens
 
     def check(self) -> str:
         """Check every prompt and batch before any work; returns what tells this list of prompts from another."""
         digest, longest = hashlib.sha256(), list[int]()
         for batch in self.batches():
             lengths = [len(tokens) for tokens in batch.tokens]
-            check_padding(self.model, min(lengths), max(lengths), self._new_tokens)
+            check_padding(self.run.model, min(lengths), max(lengths), self.run.settings.new_tokens)
             for prompt, tokens in zip(batch.prompts, batch.tokens, strict=True):
                 with _naming(prompt):
-                    check_prompts(self.model, [tokens], self.settings, self.intervention, self.compression)
+                    self.run.check([tokens])
                 self.layout(tokens, [tokens])
                 digest.update(repr((prompt.id, tokens)).encode())
                 longest = max(longest, tokens, key=len)
-        warn_beyond_training(self.model, [longest], self.settings)
+        warn_beyond_training(self.run.model, [longest], self.run.settings)
         return f"{len(self.prompts)}, sha256 {digest.hexdigest()[:16]}"
 
 
@@ -263,11 +258,11 @@ class _Recorder:
 
     def __init__(self, plan: _Plan, store: TraceStore, observer: Callable[[Progress], None] | None) -> None:
         self._plan = plan
-        self._model = plan.model
+        self._model = plan.run.model
         self._statistics = plan.statistics
         self._store = store
         self._observer = observer
-        self.removed: Removed | None = None  # in all steps so far; None without an intervention
+        self.removed: MaskingStats | None = None  # in all steps so far; None without an intervention
 
     def record(self, batch: _Batch) -> None:
         """Run one batch and write those of its samples that the trace lacks."""
@@ -289,15 +284,12 @@ class _Recorder:
     def _run(self, batch: _Batch, writers: Mapping[Row, SampleWriter]) -> dict[Row, Step]:
         """Generate and write every step; returns each row's last one."""
         ends: dict[Row, Step] = {}
-        removed: Removed | None = None
+        removed: MaskingStats | None = None
         taken = dict.fromkeys(writers, 0)
         plan, done = self._plan, len(self._store.complete_ids())
-        most = most_steps(self._model, batch.tokens, plan.settings)
+        most = plan.run.max_steps(batch.tokens)
         with watch(self._model, self._collect(taken), kernel=plan.recording.kernel) as watched:
-            steps = run(
-                self._model, list(batch.tokens), plan.settings, seeds=batch.seeds, intervention=plan.intervention,
-                compression=plan.compression,
-            )  # fmt: skip
+            steps = plan.run.steps(list(batch.tokens), batch.seeds)
             for step in _keeping(steps, writers):
                 # A row that is done waits for the others: what it would not have done alone is not its own.
                 for row in [row for row in writers if bool(step.takes_part[row.number])]:
@@ -358,17 +350,10 @@ class _Recorder:
 _WRITTEN_BY = (*PACKAGES, "xarray", "zarr", "numpy")
 
 
-def run_attributes(
-    model: Model,
-    settings: Settings,
-    recording: dict[str, Any],
-    prompts: str,
-    intervention: Intervention | None = None,
-    compression: Compression | None = None,
-) -> dict[str, Any]:
+def run_attributes(run: Run, recording: dict[str, Any], prompts: str) -> dict[str, Any]:
     """The attributes of a trace, as JSON: enough to rebuild the run that made it, and nothing that differs between two
     such runs."""
-    family = model.family
+    model, family, settings = run.model, run.model.family, run.settings
     return {
         "model": {
             "name": model.name,
@@ -389,8 +374,8 @@ def run_attributes(
         },
         "decoding": {"kind": "denoising" if isinstance(settings, Denoising) else "autoregressive", **asdict(settings)},
         "recording": recording,
-        **({} if intervention is None else {"intervention": intervention.to_dict()}),
-        **({} if compression is None else {"compression": compression.to_dict()}),
+        **({} if run.intervention is None else {"intervention": run.intervention.to_dict()}),
+        **({} if run.compression is None else {"compression": run.compression.to_dict()}),
         "prompts": prompts,
         "versions": versions_now(_WRITTEN_BY),
     }

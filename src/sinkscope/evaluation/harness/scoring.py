@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-from sinkscope.decoding import Denoising, default_settings, run
-from sinkscope.decoding.intervening import Removed, added
+from sinkscope.decoding import Denoising, Run, default_settings
+from sinkscope.decoding.protocols import MaskingStats, added
 from sinkscope.errors import UserError
 from sinkscope.evaluation.harness.arguments import Arguments
-from sinkscope.evaluation.harness.records import Run
+from sinkscope.evaluation.harness.records import TaskRun
 from sinkscope.evaluation.harness.working import counting, smaller_batches
 from sinkscope.evaluation.inputs import check_lengths, check_single_pass
 from sinkscope.evaluation.likelihood import log_likelihood
@@ -57,7 +57,7 @@ def windows(tokens: Sequence[int], start: Sequence[int], context: int) -> list[P
 
 def score(
     model: Model, arguments: Arguments, kind: str, tasks: Sequence[str], pairs: Sequence[Sequence[Pair]]
-) -> tuple[list[list[Scored]], list[Run]]:
+) -> tuple[list[list[Scored]], list[TaskRun]]:
     """Score the pairs of each request, task by task, and say how.
 
     kind: of the requests. tasks, pairs: of each request. Raises `UserError` before a task's first pass.
@@ -82,11 +82,11 @@ def score(
 
 def _score(
     model: Model, arguments: Arguments, task: str, kind: str, pairs: Sequence[Pair], observer: Observer
-) -> tuple[list[Scored], Run]:
+) -> tuple[list[Scored], TaskRun]:
     start = time.perf_counter()
     scorer = _estimated if model.family.bidirectional else _exact
     outcome = scorer(model, arguments, pairs, observer)
-    made = Run(
+    made = TaskRun(
         task=task,
         kind=kind,
         requests=len(pairs),
@@ -105,7 +105,7 @@ class _Outcome:
     settings: dict[str, object]
     passes: int | None = None
     standard_error: float | None = None
-    removed: Removed | None
+    removed: MaskingStats | None
 
 
 def _exact(model: Model, arguments: Arguments, pairs: Sequence[Pair], observer: Observer) -> _Outcome:
@@ -118,7 +118,7 @@ def _exact(model: Model, arguments: Arguments, pairs: Sequence[Pair], observer: 
         compression=arguments.compression,
         observer=observer,
     )
-    removed: Removed | None = None
+    removed: MaskingStats | None = None
     for one in found:
         removed = added(removed, one.removed)
     scores = [(one.value, one.greedy) for one in found]
@@ -137,7 +137,7 @@ def _estimated(model: Model, arguments: Arguments, pairs: Sequence[Pair], observ
     scores: list[Scored] = []
     errors: list[float] = []
     passes = 0
-    removed: Removed | None = None
+    removed: MaskingStats | None = None
     for number, pair in enumerate(pairs):
         found = log_likelihood(
             model,
@@ -176,6 +176,6 @@ def _fills_alike(model: Model, arguments: Arguments, pair: Pair) -> bool:
         confidence=own.confidence,
         cfg_scale=arguments.cfg_scale,
     )
-    for step in run(model, [pair.given], settings, intervention=arguments.masking):
+    for step in Run(model, settings, arguments.masking).steps([pair.given]):
         filled = step.canvas[0, len(pair.given) :].tolist()
     return bool(filled == pair.scored)
