@@ -35,7 +35,7 @@ from sinkscope.cli.main import run
 from sinkscope.decoding import default_settings
 
 FIXTURES = Path(__file__).parent.parent / "tests" / "fixtures"
-NAMES: dict[str, str] = {}
+NAMES: dict[str, str] = {"max_example_tokens": "room", "exceptions": "around"}
 UNSTABLE = {
     "seconds", "tokens_per_second", "peak_memory", "experiment", "path", "trace", "bytes", "versions", "sinkscope",
     "torch", "transformers", "sionna", "pillow", "files", "out",

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from commands import share
+from sinkscope.evaluation.ablation import Outcome, difference
 
 import sinkscope as ss
 from sinkscope.compression import Compress, SkipLayers
@@ -23,7 +24,6 @@ from sinkscope.decoding.caches import BlockCache, BlockPlace
 from sinkscope.decoding.protocols import block_layers
 from sinkscope.errors import TrainedLengthWarning
 from sinkscope.evaluation import Score, evaluate, find_task, task_settings
-from sinkscope.evaluation.ablation import Outcome, difference
 from sinkscope.families import Model
 
 RUNS = Path("runs/block-compression")

@@ -104,11 +104,12 @@ def _generate(
     results: list[dict[str, Any]] = []
     with console.progress(as_json) as bar:
         for start in range(0, len(given), asked.batch_size):
-            batch, encoded = (some[start : start + asked.batch_size] for some in (given, every))
+            batch, encoded = given[start : start + asked.batch_size], every[start : start + asked.batch_size]
             task = bar.add_task(f"prompt {start + 1} of {len(given)}", total=run.max_steps(encoded))
             done = generate(
-                model, encoded, settings, intervention=intervention, on_step=lambda _, task=task: bar.advance(task)
-            )
+                model, encoded, settings, intervention=intervention,
+                on_step=lambda _, task=task: bar.advance(task),  # type: ignore[misc]
+            )  # fmt: skip
             bar.remove_task(task)
             for row, (one, tokens) in enumerate(zip(batch, encoded, strict=True)):
                 sequence = done.sequences[row, done.prompt_length - len(tokens) :].tolist()

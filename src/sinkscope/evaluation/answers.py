@@ -22,10 +22,9 @@ import numpy as np
 
 from sinkscope.compression import Compress
 from sinkscope.decoding import Decoding, Denoising, default_settings, encode_prompts
-from sinkscope.decoding.protocols import prefix_of
 from sinkscope.decoding.generation import warn_beyond_training
+from sinkscope.decoding.protocols import MaskingStats, added, prefix_of
 from sinkscope.decoding.settings import Settings
-from sinkscope.decoding.protocols import MaskingStats, added
 from sinkscope.decoding.texts import decode_text
 from sinkscope.errors import UserError
 from sinkscope.evaluation.cache_stats import Meter
@@ -72,7 +71,7 @@ class Score:
     intervention: dict[str, Any] | None
     """What was cut from attention meanwhile."""
     removed: dict[str, float | None] | None
-    """What that took away, see `decoding.intervening.MaskingStats.to_dict`."""
+    """What that took away, see `decoding.protocols.MaskingStats.to_dict`."""
     compression: dict[str, Any] | None
     """Which keys the cache dropped meanwhile."""
     wrong: tuple[Wrong, ...]

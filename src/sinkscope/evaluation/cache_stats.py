@@ -83,7 +83,7 @@ def keys_of(layer: CacheLayerMixin, lengths: torch.Tensor) -> int:
     return int(lengths.clamp(max=layer.keys.shape[2]).sum())
 
 
-@keys_of.register
+@keys_of.register(CompressedLayer)
 def _(layer: CompressedLayer[Any], lengths: torch.Tensor) -> int:
     contents = layer.holding.contents
     return int(lengths.sum()) if contents is None else int((contents.columns[:, 0] != EMPTY).sum())
@@ -118,7 +118,7 @@ def _(layer: HeldLayer, lengths: torch.Tensor) -> float:
     return (float(lengths.sum()) + len(lengths) * own) / (len(lengths) * (int(lengths.max()) + own))
 
 
-@filled.register
+@filled.register(CompressedLayer)
 def _(layer: CompressedLayer[Any], lengths: torch.Tensor) -> float:
     contents, plain = layer.holding.contents, layer.holding.plain
     if contents is None:
@@ -129,7 +129,7 @@ def _(layer: CompressedLayer[Any], lengths: torch.Tensor) -> float:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Metered:
-    """A compression, or None for none, whose caches can be looked at. Implements `decoding.compressing.Compression`."""
+    """A compression, or None for none, whose caches can be looked at. Implements `decoding.protocols.Compression`."""
 
     compress: Compress | None
     caches: list[Cache] = field(default_factory=list)

@@ -28,10 +28,9 @@ from sinkscope.decoding.autoregressive import decode_canvas
 from sinkscope.decoding.canvas import Canvas, lay_out
 from sinkscope.decoding.coupling import takes_padding
 from sinkscope.decoding.forward import Forward
-from sinkscope.decoding.protocols import MaskingStats
+from sinkscope.decoding.protocols import MaskingStats, Step
 from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.decoding.settings import Settings
-from sinkscope.decoding.protocols import Step
 from sinkscope.errors import UserError
 from sinkscope.evaluation.cache_stats import Meter, Metered, fresh_cache
 from sinkscope.evaluation.conditions import KeysCondition

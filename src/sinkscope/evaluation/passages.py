@@ -26,7 +26,7 @@ from sinkscope.attention import GROUPS, NOT_COUNTED
 from sinkscope.decoding.canvas import Canvas, lay_out
 from sinkscope.decoding.coupling import check_cached, takes_padding
 from sinkscope.decoding.forward import forward_for
-from sinkscope.decoding.protocols import MaskingStats, added, active, check_intervention
+from sinkscope.decoding.protocols import MaskingStats, active, added, check_intervention
 from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.errors import UserError
 from sinkscope.evaluation.cache_stats import Meter, fresh_cache

@@ -15,7 +15,7 @@ chance. Where random keeps the first tokens by luck it does much better, so give
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import exp
 from pathlib import Path
 from types import MappingProxyType
@@ -86,7 +86,7 @@ class EvictionGrid:
     prune_after: int | None = None
     draws: int = 1
     seed: int = 0
-    beside: KeysCondition = KeysCondition()
+    beside: KeysCondition = field(default_factory=KeysCondition)
 
     def __post_init__(self) -> None:
         if self.draws < 1:

@@ -69,7 +69,7 @@ class MaskingGrid:
     controls: Sequence[str] = ("random", "equal-mass")
     draws: int = 1
     masking: MaskSinks = field(default_factory=MaskSinks)
-    beside: KeysCondition = KeysCondition()
+    beside: KeysCondition = field(default_factory=KeysCondition)
 
     def __post_init__(self) -> None:
         for name, values in (("number of keys or rule", self.keys), ("control", self.controls)):
@@ -93,8 +93,8 @@ class MaskingGrid:
             found.append(replace(beside, intervention=sinks))
             for control in self.controls:
                 chosen = replace(sinks, control=control)
-                for draw in range(self.draws if chosen.draws else 1):
-                    found.append(replace(beside, intervention=replace(chosen, seed=self.masking.seed + draw)))
+                seeds = [self.masking.seed + draw for draw in range(self.draws if chosen.draws else 1)]
+                found += [replace(beside, intervention=replace(chosen, seed=seed)) for seed in seeds]
         return found
 
 
@@ -347,8 +347,8 @@ def records(cells: Sequence[KeysCell]) -> list[Record]:
     the plain run's; difference_p: how probable it is by chance. unsure, difference_unsure: why there is no interval.
     masking: how keys are masked, where that is not as published. experiment: a digest of model, measure and versions.
     nothing_masked: where an intervention took nothing away, why that may be; there is no difference then. keys_cut:
-    keys masked in a layer and head with sinks. mass: attention removed at the step itself. sink_mass, cut_mass: received
-    attention of the sinks and of what was cut, by the map they were found in. mask_share: share of the masked keys that
+    keys masked in a layer and head with sinks. mass: attention removed at the step itself. sink_mass, cut_mass:
+    received attention of the sinks and of what was cut, by the map they were found in. mask_share: share of the masked keys that
     hold [MASK]. repeated_share: share that the same layer and head lost one step before too. dropped, kept_share: which
     keys the cache dropped meanwhile, and the share that stayed. mask_seed: of the control's draw; seed,
     max_example_tokens, texts: of the examples.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -107,7 +107,7 @@ def _tell(
     out: Path | None, measure: PictureAccuracy, alpha: float, found: Sequence[Agreement], title: str, as_json: bool
 ) -> None:
     if as_json:
-        told = {"file": None if out is None else str(out), "model": measure.trained.name, "data": measure.data.name}
+        told: dict[str, Any] = {"file": None if out is None else str(out), "model": measure.trained.name, "data": measure.data.name}
         agreements = [vars(one) for one in found]
         told |= {"split": measure.split, "n": measure.n, "alpha": alpha, "agreements": agreements}
         console.print_json({**told, "notes": list(measure.notes)})
