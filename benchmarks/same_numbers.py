@@ -38,7 +38,7 @@ FIXTURES = Path(__file__).parent.parent / "tests" / "fixtures"
 NAMES: dict[str, str] = {"max_example_tokens": "room", "exceptions": "around"}
 UNSTABLE = {
     "seconds", "tokens_per_second", "peak_memory", "experiment", "path", "trace", "bytes", "versions", "sinkscope",
-    "torch", "transformers", "sionna", "pillow", "files", "out",
+    "torch", "transformers", "sionna", "pillow", "files", "out", "batch_size",
 }  # fmt: skip
 PASSKEY = "Ann has the ball. The passkey is 315. Bo has the cup. What is the passkey? =>"
 IDS = [5, 9, 14, 22, 30, 7]

@@ -74,7 +74,9 @@ WINDOW = 1000
 TASKS = (
     "arithmetic-1", "arithmetic-2", "arithmetic-3", "passkey", "lookup", "tracking", "copy", "reverse", "sort",
 )  # fmt: skip
-MEASURES = (*TASKS, "needle", "perplexity", "continuations", "infilling-RATIO", "FILE", "FILE.jsonl")
+MEASURES = (
+    *TASKS, "needle", "perplexity", "continuations", "infilling-RATIO", "likelihood-TASK", "FILE", "FILE.jsonl",
+)  # fmt: skip
 MAX_EXAMPLE_TOKENS = 64
 TWINS = ("twin-ar", "twin-dlm", "twin-adapted")
 

@@ -34,6 +34,7 @@ class Canvas:
     tokens: torch.Tensor  # (batch, position)
     real: torch.Tensor  # (batch, position) boolean
     prompt_length: int
+    places: torch.Tensor | None = None  # (batch, position) in its text, where columns stand in another order
 
     @property
     def padded(self) -> bool:
@@ -42,12 +43,14 @@ class Canvas:
 
     def positions(self) -> torch.Tensor:
         """Position of each column in its row, counted from the first real token; (batch, position)."""
-        return (self.real.long().cumsum(-1) - 1).clamp(min=0)
+        return (self.real.long().cumsum(-1) - 1).clamp(min=0) if self.places is None else self.places
 
 
 def doubled(canvas: Canvas) -> Canvas:
     """The canvas twice over: its rows, then the same rows again."""
-    return Canvas(tokens=canvas.tokens.repeat(2, 1), real=canvas.real.repeat(2, 1), prompt_length=canvas.prompt_length)
+    places = None if canvas.places is None else canvas.places.repeat(2, 1)
+    tokens, real = canvas.tokens.repeat(2, 1), canvas.real.repeat(2, 1)
+    return Canvas(tokens=tokens, real=real, prompt_length=canvas.prompt_length, places=places)
 
 
 def after_prefix(canvas: Canvas, prefix: Sequence[int]) -> Canvas:

@@ -23,22 +23,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from sinkscope.attention import GROUPS, NOT_COUNTED
 from sinkscope.decoding import Prompts
-from sinkscope.decoding.canvas import lay_out
-from sinkscope.decoding.forward import forward_for
 from sinkscope.decoding.protocols import MaskingStats, added
 from sinkscope.decoding.sampling import prompt_seeds, row_generators
 from sinkscope.errors import UserError
 from sinkscope.evaluation.cache_stats import Meter
 from sinkscope.evaluation.conditions import KeysCondition
+from sinkscope.evaluation.hidden import HiddenText, check_hidden, hidden_batches, read_hidden
 from sinkscope.evaluation.inputs import (
     Observer,
     check_lengths,
-    check_single_pass,
     encode_texts,
     mask_token,
-    padded_batches,
     warn_beyond_training,
 )
 from sinkscope.evaluation.tasks import check_count
@@ -117,6 +113,10 @@ class MaskedText:
         """The positions that a ratio masks, at least one."""
         return self.order[: max(1, floor(ratio * len(self.order) + 0.5))]
 
+    def at(self, ratio: float) -> HiddenText:
+        """The text with the masks of a ratio."""
+        return HiddenText(tokens=self.tokens, hidden=sorted(self.masked(ratio)), seed=self.seed)
+
 
 @dataclass(frozen=True, kw_only=True)
 class InfillingPlan:
@@ -132,9 +132,9 @@ class InfillingPlan:
 
     def check(self, condition: KeysCondition) -> None:
         """Raise `UserError` for a condition that can't be applied."""
-        check_single_pass(self.model, condition.intervention, [len(row.tokens) for row in self.rows])
+        for ratio in self.ratios:
+            check_hidden(self.model, [row.at(ratio) for row in self.rows], condition)
 
-    @torch.no_grad()
     def run(
         self, condition: KeysCondition, observer: Observer | None = None, meter: Meter | None = None
     ) -> list[Infilling]:
@@ -143,19 +143,19 @@ class InfillingPlan:
         right = {ratio: [0] * texts for ratio in self.ratios}
         positions = {ratio: [0] * texts for ratio in self.ratios}
         removed: dict[float, MaskingStats | None] = dict.fromkeys(self.ratios)
-        waiting = [self.draws] * texts
-        for numbers in padded_batches(self.model, [len(row.tokens) for row in self.rows], self.batch_size):
-            rows = [self.rows[number] for number in numbers]
-            for ratio in self.ratios:
-                hits, gone = _fill(self.model, rows, ratio, condition.intervention)
-                for row, correct in zip(rows, hits, strict=True):
-                    right[ratio][row.text] += correct
-                    positions[ratio][row.text] += len(row.masked(ratio))
+        waiting, meter = [self.draws * len(self.ratios)] * texts, meter or Meter()
+        for ratio in self.ratios:
+            hidden = [row.at(ratio) for row in self.rows]
+            for numbers in hidden_batches(self.model, hidden, condition, self.batch_size):
+                found, gone = read_hidden(self.model, [hidden[number] for number in numbers], condition, meter)
                 removed[ratio] = added(removed[ratio], gone)
-            for row in rows:
-                waiting[row.text] -= 1
-            if observer is not None:
-                observer(waiting.count(0))
+                for number, logits in zip(numbers, found, strict=True):
+                    row = self.rows[number]
+                    right[ratio][row.text] += _hits(self.model, row, ratio, logits)
+                    positions[ratio][row.text] += len(row.masked(ratio))
+                    waiting[row.text] -= 1
+                if observer is not None:
+                    observer(waiting.count(0))
         return [
             Infilling(
                 model=self.model.name,
@@ -230,29 +230,11 @@ def infilling_accuracy(
     return plan.run(condition, observer)
 
 
-def _fill(
-    model: Model, rows: Sequence[MaskedText], ratio: float, intervention: MaskSinks | None
-) -> tuple[list[int], MaskingStats | None]:
-    """Correct positions of each row, and what was taken from all of them, in one pass."""
-    mask = mask_token(model, "perplexity")
-    canvas = lay_out(model, [row.tokens for row in rows], 0, mask)
-    width = canvas.tokens.shape[1]
-    hidden = torch.zeros_like(canvas.real, device="cpu")
-    for number, row in enumerate(rows):
-        hidden[number, [width - len(row.tokens) + place for place in row.masked(ratio)]] = True
-    hidden = hidden.to(canvas.real.device)
-    groups = torch.where(hidden, GROUPS.index("block-masked"), GROUPS.index("prompt"))
-    groups = groups.masked_fill(~canvas.real, NOT_COUNTED)
-    forward = forward_for(model, canvas, intervention, [row.seed for row in rows])
-    columns = hidden.any(0).nonzero()
-    first, last = int(columns.min()), int(columns.max())
-    seen = forward(canvas.tokens.masked_fill(hidden, mask), (0, width), (first, last + 1), groups)
-    logits = seen[hidden[:, first : last + 1]]
-    # The mask token is never a prediction.
-    logits[:, mask] = -torch.inf
-    hits = torch.zeros_like(hidden)
-    hits[hidden] = logits.argmax(-1) == canvas.tokens[hidden]
-    return hits.sum(-1).tolist(), None if forward.removed is None else forward.removed.whole()
+def _hits(model: Model, row: MaskedText, ratio: float, logits: torch.Tensor) -> int:
+    """Correct positions of a text; logits (hidden, token). The mask token is never a prediction."""
+    hidden = sorted(row.masked(ratio))
+    logits[:, mask_token(model, "perplexity")] = -torch.inf
+    return int((logits.argmax(-1).cpu() == torch.tensor([row.tokens[place] for place in hidden])).sum())
 
 
 def _order(model: Model, tokens: list[int], generator: torch.Generator) -> list[int]:

@@ -27,6 +27,7 @@ from sinkscope.evaluation.answers import check_has_context, make_answers
 from sinkscope.evaluation.measuring import KeysMeasure, MakeMeasure, MeasureOptions
 from sinkscope.evaluation.tasks import TASKS, Task, find_task, read_questions
 from sinkscope.evaluation.tasks import examples as draw_examples
+from sinkscope.evaluation.text_measures import LIKELIHOOD
 from sinkscope.evaluation.texts import LITTLE, check_texts
 from sinkscope.families import Model
 
@@ -65,7 +66,9 @@ MEASURES.add(
         lambda options: needle.check_places(options.lengths, options.depths),
     ),
 )
-NAMES = (*TASKS, needle.NAME, PERPLEXITY, CONTINUATIONS, f"{INFILLING}RATIO", "FILE", "FILE.jsonl")
+NAMES = (
+    *TASKS, needle.NAME, PERPLEXITY, CONTINUATIONS, f"{INFILLING}RATIO", f"{LIKELIHOOD}TASK", "FILE", "FILE.jsonl",
+)  # fmt: skip
 """For people; RATIO stands for a share such as 0.3, FILE for a text file, FILE.jsonl for one with questions."""
 
 
@@ -110,6 +113,10 @@ def _kind(name: str, called: str | None) -> MeasureKind:
         return MeasureKind(
             partial(_infilling, ratio=_ratio(name)), _TEXTS, lambda options: check_texts(options.examples.texts)
         )
+    if name.startswith(LIKELIHOOD) and name.removeprefix(LIKELIHOOD) in TASKS:
+        task = find_task(name.removeprefix(LIKELIHOOD))
+        heeds = frozenset({"seed", "max_example_tokens"})
+        return MeasureKind(lambda model, options: text_measures.make_likelihood(model, task, options), heeds)
     file = Path(name)
     if name in NAMES or not file.is_file():
         raise UserError(f"unknown task {name!r}; choose one of {', '.join(NAMES)}, FILE being a text file")

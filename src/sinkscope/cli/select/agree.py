@@ -107,7 +107,11 @@ def _tell(
     out: Path | None, measure: PictureAccuracy, alpha: float, found: Sequence[Agreement], title: str, as_json: bool
 ) -> None:
     if as_json:
-        told: dict[str, Any] = {"file": None if out is None else str(out), "model": measure.trained.name, "data": measure.data.name}
+        told: dict[str, Any] = {
+            "file": None if out is None else str(out),
+            "model": measure.trained.name,
+            "data": measure.data.name,
+        }
         agreements = [vars(one) for one in found]
         told |= {"split": measure.split, "n": measure.n, "alpha": alpha, "agreements": agreements}
         console.print_json({**told, "notes": list(measure.notes)})
