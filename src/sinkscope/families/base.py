@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -54,8 +55,17 @@ class Family:
     closed_vocabulary: bool = False
     """A word that the tokenizer lacks was never seen in training: prompts with one are refused, not fed as unknown."""
     question_end: str | None = None
-    """What stands before every answer in the training; a prompt that does not end with it is a text to be gone on with.
-    """
+    """What stands before every answer in the training; a prompt without it at its end is continued as a text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """Counts that attention statistics are laid out by. `kv_heads` is below `heads` for grouped-query attention."""
+
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +123,50 @@ def find_adapter(checkpoint: Checkpoint) -> Adapter:
         f"{checkpoint.name}: config.json: unknown model_type={named!r}{missing if named is None else ''}; the families "
         f"are {known} (the last two: whatever transformers itself loads as a masked or a causal language model)"
     )
+
+
+def make_family(
+    name: str,
+    checkpoint: Checkpoint,
+    skeleton: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase | None,
+    *,
+    mask: int | None,
+    default_decoding: Mapping[str, object],
+    ends: Iterable[int] = (),
+    **more: Any,
+) -> Family:
+    """A family's record, its special ids gathered. ends: ids that end a text beside those that the checkpoint and the
+    tokenizer name. more: other fields of `Family`; by default it fills masks, unshifted, at the positions 0, 1, ..."""
+    config = skeleton.config
+    stated = checkpoint.config if checkpoint.gguf is None else config.to_dict()
+    eos = tuple(dict.fromkeys([*eos_ids(stated, tokenizer), *ends]))
+    found: dict[str, Any] = {
+        "bidirectional": True,
+        "logit_shift": False,
+        "position_offset": 0,
+        "max_length": config.max_position_embeddings if "max_length" not in more else None,
+        **more,
+    }
+    return Family(
+        name=name,
+        mask_token_id=mask,
+        special_ids=special_ids(stated, tokenizer, mask, *eos),
+        eos_token_ids=eos,
+        pad_token_id=pad_id(stated, config, tokenizer),
+        default_decoding=default_decoding,
+        **found,
+    )
+
+
+def stated_mask(checkpoint: Checkpoint, size: int, name: str) -> int:
+    """The mask token that config.json names. Raises `UserError` where there is none, or none of the `size` ids."""
+    mask = vocabulary_holds(token_id(checkpoint.config, "mask_token_id"), size, "mask_token_id", checkpoint.name)
+    if mask is None:
+        raise UserError(
+            f"{checkpoint.name}: config.json has no mask_token_id, and {name} cannot be denoised without it"
+        )
+    return mask
 
 
 def special_ids(stated: RawConfig, tokenizer: PreTrainedTokenizerBase | None, *more: int | None) -> tuple[int, ...]:
@@ -177,3 +231,30 @@ def vocabulary_holds(index: int | None, size: int, name: str, where: Path | str)
     if index is not None and not 0 <= index < size:
         raise UserError(f"{where}: {name}={index} lies outside the vocabulary of {size} tokens; correct config.json")
     return index
+
+
+def per_layer(config: PreTrainedConfig) -> frozenset[str]:
+    """Fields that have a value for each layer (Gemma 4); to ask such a configuration for one value is an error."""
+    return frozenset(config.per_layer_attributes or ())
+
+
+def shape_of(network: PreTrainedModel) -> Shape:
+    """The shape of a network's (text) attention. Raises `UserError` for a network without attention heads, or with
+    layers of several shapes."""
+    config, name = network.config.get_text_config(), type(network).__name__
+    several = sorted(per_layer(config) & {"num_attention_heads", "num_key_value_heads", "head_dim", "hidden_size"})
+    if several:
+        raise UserError(
+            f"{name} has layers of several shapes ({', '.join(several)} differ), which sinkscope can't lay out in one "
+            "table; take a model whose layers are alike"
+        )
+    heads = getattr(config, "num_attention_heads", None)
+    if type(heads) is not int:
+        raise UserError(f"{name} has no attention heads: nothing of it can be watched")
+    key_heads = getattr(config, "num_key_value_heads", None) or heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    if type(key_heads) is not int or type(head_dim) is not int:
+        raise UserError(
+            f"{name}: num_key_value_heads={key_heads!r}, head_dim={head_dim!r}, wanted one whole number each"
+        )
+    return Shape(layers=int(config.num_hidden_layers), heads=heads, kv_heads=key_heads, head_dim=head_dim)

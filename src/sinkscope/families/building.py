@@ -29,10 +29,9 @@ from transformers import (
 from transformers.masking_utils import sdpa_mask
 
 from sinkscope.errors import UserError, refusing
-from sinkscope.families.base import Body, Family, find_adapter
+from sinkscope.families.base import Body, Family, Shape, find_adapter, shape_of
 from sinkscope.families.checkpoint import Checkpoint
 from sinkscope.families.guard import Limits, check_config, guarded
-from sinkscope.families.shape import Shape, shape_of
 from sinkscope.families.stored import StoredTensor, read_stored
 from sinkscope.families.weights import check_stored
 

@@ -18,11 +18,9 @@ from sinkscope.families.base import (
     Adapter,
     Body,
     Family,
-    eos_ids,
-    pad_id,
+    make_family,
     register,
-    special_ids,
-    vocabulary_holds,
+    stated_mask,
     without_causal_mask,
 )
 from sinkscope.families.checkpoint import Checkpoint, RawConfig
@@ -142,26 +140,11 @@ def _end_of_turn(mask: int, size: int, tokenizer: PreTrainedTokenizerBase | None
 def _family(
     name: str, checkpoint: Checkpoint, skeleton: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None
 ) -> Family:
-    config = skeleton.config
-    stored = token_id(checkpoint.config, "mask_token_id")
-    mask = vocabulary_holds(stored, config.vocab_size, "mask_token_id", checkpoint.name)
-    if mask is None:
-        raise UserError(
-            f"{checkpoint.name}: config.json has no mask_token_id, and {name} cannot be denoised without it"
-        )
-    turn = _end_of_turn(mask, config.vocab_size, tokenizer)
-    return Family(
-        name=name,
-        bidirectional=True,
-        logit_shift=False,
-        mask_token_id=mask,
-        special_ids=special_ids(checkpoint.config, tokenizer, mask, turn),
-        eos_token_ids=tuple(dict.fromkeys([*eos_ids(checkpoint.config, tokenizer), *([] if turn is None else [turn])])),
-        pad_token_id=pad_id(checkpoint.config, config, tokenizer),
-        position_offset=0,
-        max_length=config.max_position_embeddings,
-        default_decoding=BLOCKS,
-    )
+    size = skeleton.config.vocab_size
+    mask = stated_mask(checkpoint, size, name)
+    turn = _end_of_turn(mask, size, tokenizer)
+    ends = [] if turn is None else [turn]
+    return make_family(name, checkpoint, skeleton, tokenizer, mask=mask, default_decoding=BLOCKS, ends=ends)
 
 
 def _register(name: str, summary: str) -> None:

@@ -16,21 +16,11 @@ from dataclasses import dataclass, fields
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from sinkscope.errors import UserError
-from sinkscope.families.base import (
-    Adapter,
-    Body,
-    Family,
-    eos_ids,
-    mask_id,
-    pad_id,
-    register,
-    special_ids,
-    without_causal_mask,
-)
+from sinkscope.families.base import Adapter, Body, Family, make_family, mask_id, register, without_causal_mask
 from sinkscope.families.checkpoint import Checkpoint
 from sinkscope.families.fields import NATIVE, Allowed, refuse_surprises, refuse_windows, token_id, whole
 from sinkscope.families.guard import field_names, library_config
-from sinkscope.families.native import COMPUTED
+from sinkscope.families.stock import COMPUTED
 from sinkscope.families.tokenizers import read_stock_tokenizer
 
 SECTION = "sinkscope"
@@ -97,20 +87,18 @@ def _mask(checkpoint: Checkpoint, size: int, tokenizer: PreTrainedTokenizerBase 
 
 
 def _family(checkpoint: Checkpoint, skeleton: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> Family:
-    section, config = _read_section(checkpoint), skeleton.config
+    section = _read_section(checkpoint)
     bidirectional = section.objective == MASKED_DIFFUSION
-    mask = _mask(checkpoint, config.vocab_size, tokenizer) if bidirectional else None
-    return Family(
-        name="twin",
+    mask = _mask(checkpoint, skeleton.config.vocab_size, tokenizer) if bidirectional else None
+    return make_family(
+        "twin",
+        checkpoint,
+        skeleton,
+        tokenizer,
+        mask=mask,
+        default_decoding=_DECODING[section.objective],
         bidirectional=bidirectional,
         logit_shift=section.logit_shift,
-        mask_token_id=mask,
-        special_ids=special_ids(checkpoint.config, tokenizer, mask),
-        eos_token_ids=eos_ids(checkpoint.config, tokenizer),
-        pad_token_id=pad_id(checkpoint.config, config, tokenizer),
-        position_offset=0,
-        max_length=config.max_position_embeddings,
-        default_decoding=_DECODING[section.objective],
         trained_length=section.trained_length,
         closed_vocabulary=tokenizer is not None and tokenizer.is_fast and tokenizer.unk_token_id is not None,
         question_end=_QUESTION_END if tokenizer is not None and _QUESTION_END in tokenizer.get_vocab() else None,
