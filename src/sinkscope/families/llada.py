@@ -10,7 +10,7 @@ tokens after the text tokens, and nothing keeps a text generation from committin
 
 from __future__ import annotations
 
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
 from sinkscope.errors import UserError
 from sinkscope.families.base import (
@@ -18,7 +18,7 @@ from sinkscope.families.base import (
     Adapter,
     Body,
     Family,
-    make_family,
+    Opened,
     register,
     stated_mask,
     without_causal_mask,
@@ -137,14 +137,10 @@ def _end_of_turn(mask: int, size: int, tokenizer: PreTrainedTokenizerBase | None
     return _END_OF_TURN if mask == _MASK and size > _END_OF_TURN else None
 
 
-def _family(
-    name: str, checkpoint: Checkpoint, skeleton: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None
-) -> Family:
-    size = skeleton.config.vocab_size
-    mask = stated_mask(checkpoint, size, name)
-    turn = _end_of_turn(mask, size, tokenizer)
-    ends = [] if turn is None else [turn]
-    return make_family(name, checkpoint, skeleton, tokenizer, mask=mask, default_decoding=BLOCKS, ends=ends)
+def _family(name: str, opened: Opened) -> Family:
+    mask = stated_mask(opened)
+    turn = _end_of_turn(mask, opened.skeleton.config.vocab_size, opened.tokenizer)
+    return opened.family(name, mask=mask, default_decoding=BLOCKS, ends=[] if turn is None else [turn])
 
 
 def _register(name: str, summary: str) -> None:
@@ -155,7 +151,7 @@ def _register(name: str, summary: str) -> None:
             claims=lambda checkpoint: checkpoint.config.get("model_type") == name,
             body=_body,
             tokenizer=read_fast_tokenizer,
-            family=lambda checkpoint, skeleton, tokenizer: _family(name, checkpoint, skeleton, tokenizer),
+            family=lambda opened: _family(name, opened),
         )
     )
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
-    PreTrainedTokenizerBase,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
@@ -28,8 +27,8 @@ from sinkscope.families.base import (
     Adapter,
     Body,
     Family,
-    make_family,
-    mask_id,
+    Opened,
+    named_mask,
     register,
     stated_mask,
     without_causal_mask,
@@ -105,15 +104,10 @@ def _dream_body(checkpoint: Checkpoint) -> Body:
     return Body(network_class=Qwen2ForCausalLM, config=config, surplus=_COMPUTED)
 
 
-def _dream_family(
-    checkpoint: Checkpoint, skeleton: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None
-) -> Family:
-    return make_family(
+def _dream_family(opened: Opened) -> Family:
+    return opened.family(
         "dream",
-        checkpoint,
-        skeleton,
-        tokenizer,
-        mask=stated_mask(checkpoint, skeleton.config.vocab_size, "Dream"),
+        mask=stated_mask(opened),
         logit_shift=True,
         default_decoding={
             "gen_length": 128,
@@ -147,17 +141,13 @@ def _refuse_block_diffusion(checkpoint: Checkpoint) -> None:
 
 
 def _a2d(name: str, network_class: type[PreTrainedModel], config_class: type[PreTrainedConfig]) -> Adapter:
-    def family(checkpoint: Checkpoint, skeleton: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> Family:
-        mask = mask_id(checkpoint, skeleton.config.vocab_size, tokenizer)
-        return make_family(name, checkpoint, skeleton, tokenizer, mask=mask, default_decoding=BLOCKS)
-
     return Adapter(
         name=name,
         summary=f"A2D: {network_class.__name__} without the causal mask, mask token from the tokenizer",
         claims=lambda checkpoint: checkpoint.config.get("model_type") == name,
         body=lambda checkpoint: _a2d_body(checkpoint, network_class, config_class),
         tokenizer=read_qwen_tokenizer,
-        family=family,
+        family=lambda opened: opened.family(name, mask=named_mask(opened), default_decoding=BLOCKS),
     )
 
 

@@ -25,13 +25,12 @@ from transformers import (
     GenerationConfig,
     PreTrainedConfig,
     PreTrainedModel,
-    PreTrainedTokenizerBase,
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from sinkscope.errors import UserError, refusing
-from sinkscope.families.base import Adapter, Body, Family, eos_ids, make_family, register, vocabulary_holds
-from sinkscope.families.checkpoint import Checkpoint, RawConfig, read_json
+from sinkscope.families.base import Adapter, Body, Family, Opened, real_ids, register
+from sinkscope.families.checkpoint import Checkpoint, read_json
 from sinkscope.families.fields import Allowed, refuse_surprises
 from sinkscope.families.guard import library_config
 from sinkscope.families.stored import read_stored
@@ -87,7 +86,7 @@ def _is_causal(checkpoint: Checkpoint) -> bool:
     return checkpoint.config.get("model_type") in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and not _is_masked(checkpoint)
 
 
-def native_config(checkpoint: Checkpoint) -> PreTrainedConfig:
+def _native_config(checkpoint: Checkpoint) -> PreTrainedConfig:
     """The library's configuration of the stored fields. Raises `UserError` for encoder-decoder models and wrong
     fields."""
     config = library_config(checkpoint, CONFIG_MAPPING[checkpoint.config["model_type"]])
@@ -99,7 +98,7 @@ def native_config(checkpoint: Checkpoint) -> PreTrainedConfig:
     return config
 
 
-def position_offset(skeleton: PreTrainedModel) -> int | None:
+def _position_offset(skeleton: PreTrainedModel) -> int | None:
     """What the network's own position ids start from, or None where its forward pass takes no position ids.
 
     RoBERTa-like networks count from pad + 1, which shows in a table of learned positions that has a padding row.
@@ -117,37 +116,29 @@ def _padding_row(skeleton: PreTrainedModel) -> int | None:
     return None
 
 
-def context_length(skeleton: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> int:
+def _context_length(opened: Opened) -> int:
     """The longest input in tokens: of the positions that the network holds, and of what the tokenizer says."""
-    positions = getattr(skeleton.config.get_text_config(), "max_position_embeddings", None)
-    lengths = [] if positions is None else [int(positions) - (position_offset(skeleton) or 0)]
-    if tokenizer is not None:
-        lengths.append(int(tokenizer.model_max_length))
+    positions = getattr(opened.skeleton.config.get_text_config(), "max_position_embeddings", None)
+    lengths = [] if positions is None else [int(positions) - (_position_offset(opened.skeleton) or 0)]
+    if opened.tokenizer is not None:
+        lengths.append(int(opened.tokenizer.model_max_length))
     return min([_UNLIMITED, *(length for length in lengths if length > 0)])
 
 
 def _masked_body(checkpoint: Checkpoint) -> Body:
     refuse_surprises(checkpoint.config, _MASKED_ALLOWED, "a bidirectional encoder")
-    config = native_config(checkpoint)
+    config = _native_config(checkpoint)
     network_class: Any = MODEL_FOR_MASKED_LM_MAPPING[type(config)]
     return Body(network_class=network_class, config=config, native_names=False, surplus=_OTHER_HEADS)
 
 
-def _masked_family(
-    checkpoint: Checkpoint, skeleton: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None
-) -> Family:
-    named = None if tokenizer is None else tokenizer.mask_token_id
-    stored = checkpoint.config.get("mask_token_id") if named is None else named
-    mask = vocabulary_holds(stored, skeleton.config.vocab_size, "mask_token_id", checkpoint.name)
-    return make_family(
+def _masked_family(opened: Opened) -> Family:
+    return opened.family(
         "masked-lm",
-        checkpoint,
-        skeleton,
-        tokenizer,
-        mask=mask,
+        mask=opened.mask,
         default_decoding={"gen_length": 0, "block_length": None, "steps": None},
-        position_offset=position_offset(skeleton),
-        max_length=context_length(skeleton, tokenizer),
+        position_offset=_position_offset(opened.skeleton),
+        max_length=_context_length(opened),
         has_cache=False,
     )
 
@@ -168,41 +159,37 @@ def _gguf_config(checkpoint: Checkpoint) -> PreTrainedConfig:
 
 def _causal_body(checkpoint: Checkpoint) -> Body:
     refuse_surprises(checkpoint.config, _CAUSAL_ALLOWED, "an autoregressive model")
-    config = native_config(checkpoint) if checkpoint.gguf is None else _gguf_config(checkpoint)
+    config = _native_config(checkpoint) if checkpoint.gguf is None else _gguf_config(checkpoint)
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise UserError(f"{checkpoint.name}: model_type={config.model_type!r} is not a causal language model")
     network_class: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     return Body(network_class=network_class, config=config, native_names=False, surplus=_BUFFERS)
 
 
-def _generation(checkpoint: Checkpoint) -> RawConfig:
-    """generation_config.json: some chat models name the token that ends a turn there alone."""
+def _generation_ends(checkpoint: Checkpoint) -> list[int]:
+    """Ids that end a text by generation_config.json: some chat models name the token that ends a turn there alone."""
     file = checkpoint.folder / "generation_config.json"
     if checkpoint.gguf is not None or not file.is_file():
-        return {}
+        return []
     stated, library = read_json(file), GenerationConfig
     with refusing(f"{file} is no configuration of how to generate", "fetch the file again, or remove it"):
         library.from_dict(stated)
     ends = stated.get("eos_token_id")
-    if any(one is not None and type(one) is not int for one in (ends if type(ends) is list else [ends])):
+    listed = ends if type(ends) is list else [ends]
+    if any(one is not None and type(one) is not int for one in listed):
         raise UserError(f"{file}: eos_token_id={ends!r}, wanted a token id or a list of them")
-    return stated
+    return real_ids(listed)
 
 
-def _causal_family(
-    checkpoint: Checkpoint, skeleton: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None
-) -> Family:
-    return make_family(
+def _causal_family(opened: Opened) -> Family:
+    return opened.family(
         "causal-lm",
-        checkpoint,
-        skeleton,
-        tokenizer,
         mask=None,
         default_decoding={"max_new_tokens": 128, "temperature": 0.0},
-        ends=eos_ids(_generation(checkpoint), None),
+        ends=_generation_ends(opened.checkpoint),
         bidirectional=False,
-        position_offset=position_offset(skeleton),
-        max_length=context_length(skeleton, tokenizer),
+        position_offset=_position_offset(opened.skeleton),
+        max_length=_context_length(opened),
     )
 
 

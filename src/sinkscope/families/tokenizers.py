@@ -10,7 +10,8 @@ closure or a single character each is one token. `[CLS]` and `[SEP]` are put aro
 not hold becomes `[UNK]`.
 
 Misleads: reactions must be written `reactants>>products`. `>` alone, as in `reactants>reagents>products`, is cut as a
-token of its own, which vocabularies made from the first form do not hold. A tokenizer that is found may still know fewer tokens than the network has rows; see `Family.mask_token_id`.
+token of its own, which vocabularies made from the first form do not hold. A tokenizer that is found may still know
+fewer tokens than the network has rows; see `Family.mask_token_id`.
 """
 
 from __future__ import annotations

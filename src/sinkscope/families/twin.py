@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from sinkscope.errors import UserError
-from sinkscope.families.base import Adapter, Body, Family, make_family, mask_id, register, without_causal_mask
+from sinkscope.families.base import Adapter, Body, Family, Opened, named_mask, register, without_causal_mask
 from sinkscope.families.checkpoint import Checkpoint
 from sinkscope.families.fields import NATIVE, Allowed, refuse_surprises, refuse_windows, token_id, whole
 from sinkscope.families.guard import field_names, library_config
@@ -79,23 +79,20 @@ def _body(checkpoint: Checkpoint) -> Body:
     return Body(network_class=LlamaForCausalLM, config=config, surplus=COMPUTED)
 
 
-def _mask(checkpoint: Checkpoint, size: int, tokenizer: PreTrainedTokenizerBase | None) -> int:
-    mask, stated = mask_id(checkpoint, size, tokenizer), token_id(checkpoint.config, "mask_token_id")
+def _mask(opened: Opened) -> int:
+    checkpoint, mask = opened.checkpoint, named_mask(opened)
+    stated = token_id(checkpoint.config, "mask_token_id")
     if stated not in (None, mask):
         raise UserError(f"{checkpoint.name}: config.json: mask_token_id={stated}, but the tokenizer's mask is {mask}")
     return mask
 
 
-def _family(checkpoint: Checkpoint, skeleton: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> Family:
-    section = _read_section(checkpoint)
+def _family(opened: Opened) -> Family:
+    section, tokenizer = _read_section(opened.checkpoint), opened.tokenizer
     bidirectional = section.objective == MASKED_DIFFUSION
-    mask = _mask(checkpoint, skeleton.config.vocab_size, tokenizer) if bidirectional else None
-    return make_family(
+    return opened.family(
         "twin",
-        checkpoint,
-        skeleton,
-        tokenizer,
-        mask=mask,
+        mask=_mask(opened) if bidirectional else None,
         default_decoding=_DECODING[section.objective],
         bidirectional=bidirectional,
         logit_shift=section.logit_shift,
