@@ -13,16 +13,7 @@ from __future__ import annotations
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
 from sinkscope.errors import UserError
-from sinkscope.families.base import (
-    BLOCKS,
-    Adapter,
-    Body,
-    Family,
-    Opened,
-    register,
-    stated_mask,
-    without_causal_mask,
-)
+from sinkscope.families.base import BLOCKS, Adapter, Body, Family, Opened, register, stated_mask, without_causal_mask
 from sinkscope.families.checkpoint import Checkpoint, RawConfig
 from sinkscope.families.fields import NATIVE, Allowed, real, refuse_surprises, token_id, unscaled_base, whole
 from sinkscope.families.tokenizers import read_fast_tokenizer

@@ -12,14 +12,7 @@ nothing of it. Those that name themselves so, or a block length, are refused; ot
 
 from __future__ import annotations
 
-from transformers import (
-    PreTrainedConfig,
-    PreTrainedModel,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
+from transformers import PreTrainedConfig, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from sinkscope.errors import UserError
 from sinkscope.families.base import (

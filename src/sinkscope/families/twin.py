@@ -27,10 +27,7 @@ SECTION = "sinkscope"
 NEXT_TOKEN, MASKED_DIFFUSION = "next-token", "masked-diffusion"
 _QUESTION_END = "=>"
 
-_ALLOWED: Mapping[str, Allowed] = {
-    NEXT_TOKEN: {**NATIVE, "is_causal": (True, (True, None))},
-    MASKED_DIFFUSION: NATIVE,
-}
+_ALLOWED: Mapping[str, Allowed] = {NEXT_TOKEN: {**NATIVE, "is_causal": (True, (True, None))}, MASKED_DIFFUSION: NATIVE}
 _DECODING: Mapping[str, Mapping[str, object]] = {
     NEXT_TOKEN: {"max_new_tokens": 32, "temperature": 0.0},
     MASKED_DIFFUSION: {"gen_length": 32, "block_length": 4, "steps": None, "confidence": "max-prob"},
