@@ -77,11 +77,11 @@ def encode_prompts(model: Model, prompts: Prompts, *, continuing: bool = False) 
     encoded = [_encode(model, prompt, which_prompt(number, given), continuing) for number, prompt in enumerate(given)]
     vocabulary = vocabulary_size(model)
     for number, tokens in enumerate(encoded):
+        which = which_prompt(number, encoded)
         if not tokens:
-            raise UserError(f"{which_prompt(number, encoded)} is empty; give at least one token")
-        if min(tokens) < 0 or max(tokens) >= vocabulary:
-            wrong = next(t for t in tokens if not 0 <= t < vocabulary)
-            which = which_prompt(number, encoded)
+            raise UserError(f"{which} is empty; give at least one token")
+        wrong = next((token for token in tokens if not 0 <= token < vocabulary), None)
+        if wrong is not None:
             raise UserError(f"{which} holds token id {wrong}, the model's vocabulary has ids 0 to {vocabulary - 1}")
     return encoded
 

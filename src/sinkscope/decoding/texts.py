@@ -207,8 +207,8 @@ def _whole(tokenizer: Any, forms: Sequence[list[Message]], options: Mapping[str,
 
 
 def _bounded(work: Callable[[], str], most: int) -> str:
-    """What `work` gives, computed in a child process with limits of time, memory and characters. Raises `UserError`
-    or `ValueError` with what went wrong there."""
+    """The result of `work` in a child process with limits of time, memory and characters. Raises `UserError` or
+    `ValueError` with what went wrong there."""
     if not hasattr(os, "fork"):
         return work()
     reading, writing = os.pipe()
@@ -240,9 +240,8 @@ def _answer(work: Callable[[], str], most: int, writing: int) -> None:
         _limit()
         try:
             text = work()
-            if len(text) > most:
-                raise UserError(f"the model's chat template wrote more than {most} characters; {_ADVICE}")
-            answer = [True, text]
+            too_long = f"the model's chat template wrote more than {most} characters; {_ADVICE}"
+            answer = [False, too_long] if len(text) > most else [True, text]
         except UserError as error:
             answer = [False, str(error)]
         with open(writing, "wb") as pipe:
