@@ -60,7 +60,7 @@ def keys_of(layer: CacheLayerMixin, lengths: torch.Tensor) -> int:
 
 
 @keys_of.register
-def _(layer: CompressedLayer, lengths: torch.Tensor) -> int:
+def _(layer: CompressedLayer[Any], lengths: torch.Tensor) -> int:
     contents = layer.holding.contents
     return int(lengths.sum()) if contents is None else int((contents.columns[:, 0] != EMPTY).sum())
 
@@ -95,7 +95,7 @@ def _(layer: HeldLayer, lengths: torch.Tensor) -> float:
 
 
 @filled.register
-def _(layer: CompressedLayer, lengths: torch.Tensor) -> float:
+def _(layer: CompressedLayer[Any], lengths: torch.Tensor) -> float:
     contents, plain = layer.holding.contents, layer.holding.plain
     if contents is None:
         assert plain is not None
