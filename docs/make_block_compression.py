@@ -20,7 +20,7 @@ import sinkscope as ss
 from sinkscope.compression import Compress, SkipLayers
 from sinkscope.decoding import Denoising
 from sinkscope.decoding.caches import BlockCache, BlockPlace
-from sinkscope.decoding.compressing_blocks import block_layers
+from sinkscope.decoding.protocols import block_layers
 from sinkscope.errors import TrainedLengthWarning
 from sinkscope.evaluation import Score, evaluate, find_task, task_settings
 from sinkscope.evaluation.ablation import Outcome, difference

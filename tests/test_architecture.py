@@ -5,6 +5,7 @@ import inspect
 import sys
 import tomllib
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,26 @@ def test_imports_run_one_way(path: Path) -> None:
         if folder is not None and parts[1] not in EVERYWHERE:
             assert parts[1] in ORDER, f"{path} imports {name}, which is not a folder of the house"
             assert ORDER.index(parts[1]) <= ORDER.index(folder), f"{path} imports {name} upwards"
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def test_no_modules_import_one_another_in_a_circle() -> None:
+    """Not inside functions or for type checkers either."""
+    names = {module_of(path): path for path in MODULES if folder_of(path) is not None}
+    graph: dict[str, set[str]] = {}
+    for name, path in names.items():
+        wanted = {one if one in names else one.rpartition(".")[0] for one in imported(TREES[path])}
+        graph[name] = wanted & names.keys()
+    assert len(graph) > 60
+    assert sum(map(len, graph.values())) > 300
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"imports in a circle: {' <- '.join(error.args[1])}")
 
 
 @each_module

@@ -148,7 +148,7 @@ def test_rows_that_lose_nothing_stay_bit_for_bit() -> None:
 
 
 class Nobody:
-    """A accumulator that looks away."""
+    """An accumulator that looks away."""
 
     def add(self, start: int, stop: int, probabilities: torch.Tensor) -> None: ...
 

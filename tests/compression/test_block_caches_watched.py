@@ -15,7 +15,7 @@ from sinkscope.compression import Compress, compress_prefix
 from sinkscope.decoding import Denoising
 from sinkscope.evaluation import evaluate, find_task, task_settings
 from sinkscope.families import Model
-from sinkscope.interventions.running import Masking
+from sinkscope.interventions.masking import Masking
 
 CACHES = pytest.mark.parametrize("cache", ["prefix", "dual"])
 HALF = Compress("key-norm", 0.5)

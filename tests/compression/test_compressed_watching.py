@@ -15,7 +15,7 @@ from sinkscope.attention.kernels import Attention
 from sinkscope.compression import CachedLayer, Compress, Protect, ReceivedAttention
 from sinkscope.errors import UserError
 from sinkscope.families import Model
-from sinkscope.interventions.running import Masking
+from sinkscope.interventions.masking import Masking
 from sinkscope.sinks import main_sink_strength
 
 PASSES = ((0, 17), (17, 21), (21, 22), (22, 23))

@@ -10,10 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sinkscope.decoding import Denoising
-from sinkscope.decoding.choice import Block, Choice, Predictions
-from sinkscope.decoding.confidence import CONFIDENCE, Candidates
+from sinkscope.decoding.choice import CONFIDENCE, SCHEDULES, Block, Candidates, CommitRule, Predictions, even_share
 from sinkscope.decoding.sampling import Sampler, prompt_seeds, row_generators, uniform_noise
-from sinkscope.decoding.schedules import SCHEDULES, even_share
 
 PROBABILITIES = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]])
 CANDIDATES = Candidates(
@@ -49,9 +47,10 @@ def test_a_threshold_asks_for_the_probability_that_deferred_tokens_leave() -> No
     )
     settings = Denoising(gen_length=4, block_length=4, steps=4, threshold=0.9, defer=(7,))
     block = Block(number=0, bounds=(0, 4), fed=(0, 4), steps=[4], masks=[3], held_back=[0], cache=None)
-    assert Choice(settings, [0], 4).of(predictions, block).tolist() == [True, True, False]  # the first always, as best
+    rule = CommitRule(SCHEDULES[settings.schedule], settings.threshold, [0], 4)
+    assert rule.of(predictions, block).tolist() == [True, True, False]  # the first always, as best
     low = replace(predictions, order=torch.tensor([0.95, 0.96, -torch.inf]))
-    assert Choice(settings, [0], 4).of(low, block).tolist() == [False, True, False]
+    assert rule.of(low, block).tolist() == [False, True, False]
 
 
 @given(masks=st.integers(0, 200), steps=st.integers(1, 64), name=st.sampled_from(sorted(SCHEDULES)))

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from sinkscope.attention import GROUPS
 from sinkscope.decoding import Denoising, Step, denoise, generate
-from sinkscope.decoding.denoising import most_passes
 from sinkscope.errors import UserError
 from sinkscope.families import Model, load_model
 
@@ -68,7 +67,7 @@ def test_every_step_commits_masked_positions_once_and_none_is_left(
 ) -> None:
     steps = list(denoise(tiny(folder), PROMPTS, WAYS[way]))
     assert [step.index for step in steps] == list(range(len(steps)))
-    assert len(steps) <= most_passes(WAYS[way], 0)
+    assert len(steps) <= WAYS[way].max_steps()
     canvas = steps[0].seen
     for step in steps:
         assert torch.equal(step.seen, canvas)
@@ -229,7 +228,7 @@ def test_any_schedule_ends_without_masks(
     )
     all_steps: list[Step] = list(denoise(model, [list(range(1, prompt + 1))], way))
     assert not bool((all_steps[-1].canvas == MASK).any())
-    assert len(all_steps) <= most_passes(way, 0)
+    assert len(all_steps) <= way.max_steps()
 
 
 @cache

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from sinkscope.decoding import Decoding, encode_prompts, generate
-from sinkscope.decoding.words import decode_text, encode_text
+from sinkscope.decoding.texts import decode_text, encode_text
 from sinkscope.errors import UserError
 from sinkscope.families import Model, load_model
 
@@ -169,7 +169,7 @@ def test_templates_that_fail_or_write_without_end(causal: Model, template: str) 
 
 
 def test_a_template_that_loops_is_stopped_in_any_thread(causal: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sinkscope.decoding.chats._SECONDS", 1)
+    monkeypatch.setattr("sinkscope.decoding.texts._SECONDS", 1)
     model = chatting(causal, "{% for i in range(10**5) %}{% for j in range(10**5) %}{% endfor %}{% endfor %}")
     said: list[str] = []
 

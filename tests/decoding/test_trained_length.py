@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sinkscope.decoding import Decoding, Denoising, generate
-from sinkscope.decoding.generation import Settings
+from sinkscope.decoding.settings import Settings
 from sinkscope.errors import TrainedLengthWarning, UserError
 from sinkscope.families import Model, load_model
 from sinkscope.trace import record

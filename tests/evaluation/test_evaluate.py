@@ -12,7 +12,7 @@ import torch
 from little_models import CONTEXT, KINDS, ending_at, generated, little_model, said
 
 from sinkscope.decoding import Decoding, Denoising
-from sinkscope.decoding.generation import Settings
+from sinkscope.decoding.settings import Settings
 from sinkscope.errors import TrainedLengthWarning, UserError
 from sinkscope.evaluation import (
     TASKS,

@@ -16,7 +16,7 @@ from llama_by_hand import Attending, at_once, logits_of, maps_of, plain, row_by_
 from transformers.utils import logging as library_log
 
 from sinkscope.decoding import Decoding, decode
-from sinkscope.decoding.intervening import Removed
+from sinkscope.decoding.protocols import MaskingStats
 from sinkscope.errors import TrainedLengthWarning, UserError
 from sinkscope.evaluation import little_texts, perplexity, plan_perplexity, prose, sequence_log_likelihood
 from sinkscope.evaluation.passages import Passage, read_stepwise, read_whole
@@ -210,7 +210,7 @@ def test_no_keys_is_the_plain_run_bit_for_bit(model: Model, texts: list[list[int
 
 def test_what_was_removed_is_counted(model: Model, texts: list[list[int]]) -> None:
     removed = perplexity(model, texts, prefix=PREFIX, batch_size=3, intervention=MaskSinks(2)).removed
-    assert isinstance(removed, Removed)
+    assert isinstance(removed, MaskingStats)
     steps = sum(length - PREFIX - 1 for length in LENGTHS)  # the last token of a text is never fed
     assert removed.keys.tolist() == [2 * steps * LAYERS * HEADS]
     assert removed.units.tolist() == [steps * LAYERS * HEADS]

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from sinkscope.attention import GROUPS, Collect, watch
-from sinkscope.decoding import Prompts, Step, run
-from sinkscope.decoding.generation import Settings
+from sinkscope.decoding import Prompts, Run, Step
+from sinkscope.decoding.settings import Settings
 from sinkscope.families import Model
 from sinkscope.interventions import MaskSinks
 
@@ -55,7 +55,7 @@ def _passes(
 ) -> Iterator[Seen]:
     layers = tuple(range(model.shape.layers))
     with watch(model, Collect(map_layers=layers), kernel=kernel) as watched:
-        for step in run(model, prompts, settings, intervention=intervention):
+        for step in Run(model, settings, intervention).steps(prompts):
             yield Seen(step, torch.stack([watched.last.maps[layer] for layer in layers]))
 
 

@@ -102,7 +102,7 @@ class Protocol:
 
 @dataclass
 class Counted:
-    """Sums over layers and heads of one step, as `Removed` names them."""
+    """Sums over layers and heads of one step, as `MaskingStats` names them."""
 
     units: float = 0
     keys: float = 0

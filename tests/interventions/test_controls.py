@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from sinkscope.errors import UserError
 from sinkscope.interventions import CONTROLS, Control, Situation
-from sinkscope.interventions.controls import find_control
-from sinkscope.interventions.controls.base import lowest_ranked
+from sinkscope.interventions.controls import find_control, lowest_ranked
 from sinkscope.sinks import CLASSES
 
 LAWS = settings(deadline=None, max_examples=60)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from sinkscope.interventions.marking import marked
+from sinkscope.interventions.selecting import apply_rule
 from sinkscope.sinks import RULES, Excess, First, SinkRule, Threshold, TopK, ZScore
 
 LAWS = settings(deadline=None, max_examples=30)
@@ -45,7 +45,7 @@ def test_as_the_rule_marks_a_labelled_array(
     received, eligible = given_maps
     labelled = xr.DataArray(np.where(eligible, received, np.nan), dims=("batch", "head", "position"))
     expected = rule.marks(labelled).transpose("batch", "head", "position").values
-    found = marked(rule, torch.from_numpy(received).to(dtype), torch.from_numpy(eligible))
+    found = apply_rule(rule, torch.from_numpy(received).to(dtype), torch.from_numpy(eligible))
     assert found.dtype == torch.bool
     assert np.array_equal(found.numpy(), expected & eligible)
     assert not expected[~eligible].any()
@@ -54,15 +54,15 @@ def test_as_the_rule_marks_a_labelled_array(
 def test_ties_go_to_the_left() -> None:
     received = torch.tensor([[[0.1, 0.3, 0.1, 0.3, 0.3, 0.0]]])
     eligible = torch.tensor([[[True, False, True, True, True, True]]])
-    assert marked(TopK(1), received, eligible)[0, 0].tolist() == [False, False, False, True, False, False]
-    assert marked(TopK(3), received, eligible)[0, 0].tolist() == [True, False, False, True, True, False]
-    assert marked(First(2), received, eligible)[0, 0].tolist() == [True, False, True, False, False, False]
+    assert apply_rule(TopK(1), received, eligible)[0, 0].tolist() == [False, False, False, True, False, False]
+    assert apply_rule(TopK(3), received, eligible)[0, 0].tolist() == [True, False, False, True, True, False]
+    assert apply_rule(First(2), received, eligible)[0, 0].tolist() == [True, False, True, False, False, False]
 
 
 def test_more_than_there_are_marks_what_there_is() -> None:
     received, eligible = torch.rand(2, 3, 7), torch.rand(2, 3, 7) < 0.4
     for rule in (TopK(7), TopK(50), First(7), First(50)):
-        assert torch.equal(marked(rule, received, eligible), eligible)
+        assert torch.equal(apply_rule(rule, received, eligible), eligible)
     nothing = torch.zeros_like(eligible)
     for rule in (TopK(1), First(1)):
-        assert torch.equal(marked(rule, received, nothing), nothing)
+        assert torch.equal(apply_rule(rule, received, nothing), nothing)

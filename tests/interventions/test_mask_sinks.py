@@ -12,7 +12,7 @@ from cut_maps import doubled_precision, passes
 from sinkscope.attention import watch
 from sinkscope.attention.cutting import current_cutter
 from sinkscope.decoding import Decoding, Denoising, Generation, decode, denoise, generate
-from sinkscope.decoding.generation import Settings
+from sinkscope.decoding.settings import Settings
 from sinkscope.errors import NothingMaskedWarning, UserError
 from sinkscope.families import Model, load_model
 from sinkscope.interventions import CONTROLS, MaskSinks

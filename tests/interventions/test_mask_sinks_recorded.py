@@ -13,7 +13,7 @@ import torch
 from cut_maps import strongest
 
 from sinkscope.decoding import Decoding, Denoising, denoise, generate
-from sinkscope.decoding.intervening import Removed
+from sinkscope.decoding.protocols import MaskingStats
 from sinkscope.errors import NothingMaskedWarning, UserError
 from sinkscope.families import Model, load_model
 from sinkscope.interventions import MaskSinks
@@ -127,7 +127,7 @@ def test_what_was_taken_away_is_stored_step_by_step(tiny: Callable[[str], Model]
     trace = record(model, PROMPTS, SETTINGS, out=tmp_path / "t", intervention=intervention, batch_size=2)
     for sample, prompt in zip(trace, PROMPTS, strict=True):
         alone = [step.removed for step in denoise(model, [prompt], SETTINGS, intervention=intervention)]
-        for name in Removed.names():
+        for name in MaskingStats.names():
             wanted = [float(getattr(one, name)) for one in alone]
             np.testing.assert_allclose(sample["removed"].sel(quantity=name), wanted, rtol=1e-5)
         keys = sample["removed"].sel(quantity="keys").values

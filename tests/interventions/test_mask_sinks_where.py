@@ -11,7 +11,7 @@ from cut_maps import Seen, doubled_precision, passes, strongest
 from transformers import MistralConfig, MistralForCausalLM
 
 from sinkscope.decoding import Decoding, Denoising
-from sinkscope.decoding.generation import Settings
+from sinkscope.decoding.settings import Settings
 from sinkscope.families import Model, load_model
 from sinkscope.interventions import MaskSinks
 from sinkscope.language.vocabulary import WORDS

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sinkscope.interventions.memory import Memory
+from sinkscope.interventions.selecting import PreviousMaps
 
 LAWS = settings(deadline=None, max_examples=80)
 BATCH, HEADS = 3, 2
@@ -43,7 +43,7 @@ class Columns:
 )
 def test_columns_find_their_place(spans: list[tuple[int, int, int]], later: int, keys: int) -> None:
     """Stretches of columns that grow, slide, lie inside each other or apart; none ends before an earlier one."""
-    memory, oracle = Memory(), Columns({})
+    memory, oracle = PreviousMaps(), Columns({})
     for end, length, rows in sorted(spans):
         values = torch.rand(BATCH, HEADS, min(length, end))
         kept = torch.tensor([rows >> row & 1 for row in range(BATCH)]).bool()
@@ -61,7 +61,7 @@ def test_columns_find_their_place(spans: list[tuple[int, int, int]], later: int,
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bool])
 def test_a_growing_row_and_a_sliding_one(dtype: torch.dtype) -> None:
     shown = (torch.rand(BATCH, HEADS, 5) * 2).to(dtype)
-    memory = Memory()
+    memory = PreviousMaps()
     memory.keep(0, 5, shown)
     for keys, first in ((6, 0), (4, 2)):  # one more key; one more, and the first two forgotten
         found = memory.recall(0, 6, keys)
@@ -73,7 +73,7 @@ def test_a_growing_row_and_a_sliding_one(dtype: torch.dtype) -> None:
 
 
 def test_layers_are_remembered_apart_and_only_once_kept() -> None:
-    memory = Memory()
+    memory = PreviousMaps()
     assert memory.recall(0, 5, 5) is None
     first, second = torch.rand(2, BATCH, HEADS, 5)
     memory.keep(0, 5, first)
@@ -87,7 +87,7 @@ def test_layers_are_remembered_apart_and_only_once_kept() -> None:
 
 
 def test_rows_that_are_left_out_keep_what_they_had() -> None:
-    memory, rows = Memory(), torch.tensor([True, False, True])
+    memory, rows = PreviousMaps(), torch.tensor([True, False, True])
     first, second = torch.rand(2, BATCH, HEADS, 5)
     memory.keep(0, 5, first, ~rows)  # the first time all rows are kept: there is nothing else to know of them
     memory.keep(0, 5, second, rows)

@@ -257,7 +257,7 @@ class Pass:
         self._sizes: torch.Tensor | None = None
 
     def begin_layer(self, attention: Attention) -> LayerAccumulator:
-        """A accumulator for the next layer."""
+        """An accumulator for the next layer."""
         if self._weights is None:
             self._weights, self._sizes = self._weigh(attention)
         return LayerAccumulator(attention, len(self._layers), self._collect, self._weights)

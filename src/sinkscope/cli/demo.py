@@ -21,7 +21,7 @@ from sinkscope.cli.options import Json
 from sinkscope.errors import UserError
 
 if TYPE_CHECKING:
-    from sinkscope.decoding.generation import Settings
+    from sinkscope.decoding.settings import Settings
     from sinkscope.families import Model
     from sinkscope.sinks import SinkReport
     from sinkscope.trace import Progress, Prompt, Trace

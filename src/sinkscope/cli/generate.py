@@ -47,16 +47,17 @@ def _generate(
     as_json: Json = False,
 ) -> None:
     """Generate from prompts, with the model's own decoding loop."""
-    from sinkscope.decoding import encode_prompts, generate
-    from sinkscope.decoding.generation import check_prompts, most_steps, warn_beyond_training
+    from sinkscope.decoding import Run, encode_prompts, generate
+    from sinkscope.decoding.generation import warn_beyond_training
 
     given = prompts_from(prompt, prompts, limit, chat)
     intervention = masking.intervention()
     model = open_model(model_name, dtype, device, revision)
     settings = decoding.settings_for(model)
     every = [encode_prompts(model, [one.content])[0] for one in given]
+    run = Run(model, settings, intervention)
     for tokens in every:
-        check_prompts(model, [tokens], settings, intervention)
+        run.check([tokens])
     warn_beyond_training(model, every, settings)
     caution_without_question(model, given)
     results: list[dict[str, Any]] = []
@@ -64,7 +65,7 @@ def _generate(
         for start in range(0, len(given), batch_size):
             batch = given[start : start + batch_size]
             encoded = every[start : start + batch_size]
-            task = bar.add_task(f"prompt {start + 1} of {len(given)}", total=most_steps(model, encoded, settings))
+            task = bar.add_task(f"prompt {start + 1} of {len(given)}", total=run.max_steps(encoded))
             done = generate(
                 model,
                 encoded,

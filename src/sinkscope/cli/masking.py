@@ -71,7 +71,7 @@ class MaskingOptions(OptionGroup):
 
 
 def masked_line(removed: Mapping[str, float | None]) -> str:
-    """What `Removed.to_dict` says, as a sentence."""
+    """What `MaskingStats.to_dict` says, as a sentence."""
     if removed["keys"] is None:
         return "masked: nothing"
     line = (

@@ -25,7 +25,7 @@ from sinkscope.errors import Caution, UserError
 from sinkscope.seeds import MOST_SEED
 
 if TYPE_CHECKING:
-    from sinkscope.decoding.generation import Settings
+    from sinkscope.decoding.settings import Settings
     from sinkscope.families import Model
     from sinkscope.trace import Prompt
 

@@ -179,6 +179,6 @@ def _removed(trace: Trace) -> dict[str, float | None] | None:
     sums = [sample["removed"].sum("step") for sample in trace if "removed" in sample]
     if not sums:
         return None
-    from sinkscope.decoding.intervening import Removed
+    from sinkscope.decoding.protocols import MaskingStats
 
-    return Removed.from_sums({str(one["quantity"].item()): float(one) for one in sum(sums[1:], sums[0])}).to_dict()
+    return MaskingStats.from_sums({str(one["quantity"].item()): float(one) for one in sum(sums[1:], sums[0])}).to_dict()

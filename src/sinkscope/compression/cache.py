@@ -19,7 +19,7 @@ from sinkscope.compression.layers import BlockHolding, CompressedLayer, GrowingH
 from sinkscope.compression.networks import windows_of
 from sinkscope.compression.scorers import Rotation, Scorer
 from sinkscope.decoding.caches import BlockPlace, HeldLayer
-from sinkscope.decoding.compressing_blocks import BlockLengths
+from sinkscope.decoding.protocols import BlockLengths
 from sinkscope.families import Model, Shape
 from sinkscope.seeds import seed_from
 
@@ -85,7 +85,7 @@ class CompressedCache(Cache):
 
 @dataclass(frozen=True, kw_only=True)
 class CompressedBlocks:
-    """The same in the block caches of a diffusion model. A `decoding.compressing_blocks.BlockCompression`.
+    """The same in the block caches of a diffusion model. A `decoding.protocols.BlockCompression`.
 
     The keys that may be dropped are the context's: those that passes after a block's first take from the cache. A
     budget counts them alone, as Sparse-dLLM does (2508.02558): 0.5 keeps `ceil(n / 2)` of the n real keys before the

@@ -30,8 +30,7 @@ from sinkscope.compression.contents import EMPTY, Contents
 from sinkscope.compression.layers import GrowingHolding
 from sinkscope.compression.networks import windows_of
 from sinkscope.compression.settings import Compress, check_model, check_pruning
-from sinkscope.decoding.autoregressive import check_autoregressive
-from sinkscope.decoding.canvas import Canvas, Prompts, encode_prompts
+from sinkscope.decoding.canvas import Canvas, Prompts, check_autoregressive, encode_prompts
 from sinkscope.decoding.forward import Forward
 from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.errors import UserError

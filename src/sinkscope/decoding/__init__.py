@@ -1,16 +1,13 @@
 """Decoding loops that yield a `Step` after every forward pass.
 
-`denoise` for diffusion models, `decode` for autoregressive ones.
+`denoise` for diffusion models, `decode` for autoregressive ones; `Run` for either, with what is masked and dropped.
 """
 
-from sinkscope.decoding.autoregressive import decode
 from sinkscope.decoding.canvas import Prompts, encode_prompts
-from sinkscope.decoding.confidence import CONFIDENCE
-from sinkscope.decoding.denoising import denoise
-from sinkscope.decoding.generation import Generation, default_settings, generate, run
-from sinkscope.decoding.schedules import SCHEDULES
-from sinkscope.decoding.settings import CACHES, Decoding, Denoising
-from sinkscope.decoding.step import Step
+from sinkscope.decoding.choice import CONFIDENCE, SCHEDULES
+from sinkscope.decoding.generation import Generation, Run, decode, default_settings, denoise, generate
+from sinkscope.decoding.protocols import Step
+from sinkscope.decoding.settings import CACHES, Decoding, Denoising, Settings
 
 __all__ = [
     "CACHES",
@@ -20,11 +17,12 @@ __all__ = [
     "Denoising",
     "Generation",
     "Prompts",
+    "Run",
+    "Settings",
     "Step",
     "decode",
     "default_settings",
     "denoise",
     "encode_prompts",
     "generate",
-    "run",
 ]

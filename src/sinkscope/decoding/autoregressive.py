@@ -1,99 +1,18 @@
 """Decoding of autoregressive models: one token a step over a key-value cache, a `Step` after each forward pass."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 from transformers import Cache, DynamicCache
 
 from sinkscope.attention import GROUPS, NOT_COUNTED
-from sinkscope.decoding.canvas import (
-    Canvas,
-    Prompts,
-    after_prefix,
-    check_context,
-    check_token_ids,
-    encode_prompts,
-    lay_out,
-)
-from sinkscope.decoding.compressing import Compression, cache_for, check_compression, fewest_keys, prefix_of
-from sinkscope.decoding.coupling import check_cached, reads_anew
+from sinkscope.decoding.canvas import Canvas
+from sinkscope.decoding.coupling import reads_anew
 from sinkscope.decoding.forward import forward_for
-from sinkscope.decoding.intervening import Intervention, at_work, check_intervention
-from sinkscope.decoding.sampling import Sampler, prompt_seeds, row_generators
+from sinkscope.decoding.protocols import Intervention, Step, cache_for
+from sinkscope.decoding.sampling import Sampler, row_generators
 from sinkscope.decoding.settings import Decoding
-from sinkscope.decoding.step import Step
-from sinkscope.errors import UserError
 from sinkscope.families import Model
-
-_INSTEAD = "`denoise` and Denoising settings"
-
-
-def decode(
-    model: Model,
-    prompts: Prompts,
-    settings: Decoding | None = None,
-    *,
-    seeds: Sequence[int] | None = None,
-    intervention: Intervention | None = None,
-    compression: Compression | None = None,
-) -> Iterator[Step]:
-    """Generate with an autoregressive model. Step 0 reads the prompt; every later step feeds the one token before it.
-
-    A row ends with an end-of-sequence token of the model, which is kept; afterwards it gets padding and commits
-    nothing.
-    seeds: one seed a prompt, instead of those drawn from `settings.seed` and the prompts. intervention: what is cut
-        from attention meanwhile, see `sinkscope.interventions`. compression: which keys the cache drops, see
-        `sinkscope.compression`; after a `Prefix`, columns of the steps count the prefix too, and step 0 reads the
-        prompt after it. Raises `UserError` before any pass.
-    """
-    check_autoregressive(model, _INSTEAD)
-    settings = settings or default_decoding(model)
-    prefix = prefix_of(compression)
-    encoded = encode_prompts(model, prompts, continuing=bool(prefix))
-    check_decoding(model, encoded, settings, intervention, compression)
-    if compression is not None:
-        compression.ready(model)
-    canvas = lay_out(model, encoded, settings.max_new_tokens, model.family.pad_token_id)
-    seeds = prompt_seeds([[*prefix, *tokens] for tokens in encoded], settings.seed) if seeds is None else seeds
-    cache = cache_for(compression, model, seeds)
-    return decode_canvas(model, after_prefix(canvas, prefix), len(prefix), settings, seeds, cache, intervention)
-
-
-def check_decoding(
-    model: Model,
-    encoded: Sequence[Sequence[int]],
-    settings: Decoding,
-    intervention: Intervention | None = None,
-    compression: Compression | None = None,
-) -> None:
-    """Raise `UserError` for prompts, given as token ids, that can't be continued with these settings."""
-    check_autoregressive(model, _INSTEAD)
-    if not isinstance(settings, Decoding):
-        raise UserError(f"an autoregressive model takes Decoding settings, got {type(settings).__name__}")
-    network_class: Any = type(model.network)
-    if not network_class._supports_default_dynamic_cache():
-        raise UserError(f"{network_class.__name__} keeps a cache of its own kind, which `decode` can't make")
-    before = len(prefix_of(compression))
-    lengths, new = [before + len(tokens) for tokens in encoded], settings.max_new_tokens
-    check_context(model, max(lengths), new, "max_new_tokens")
-    check_token_ids(model, "suppress", settings.suppress)
-    if compression is not None or at_work(intervention) is not None:
-        check_cached(model, min(lengths), max(lengths) + new, "under an intervention or a compression")
-    check_compression(compression, model, lengths, intervention)
-    fewest = fewest_keys(compression, model, min(lengths))
-    check_intervention(intervention, model, fewest=fewest, most=max(lengths) + new, passes=new)
-
-
-def check_autoregressive(model: Model, instead: str) -> None:
-    """Raise `UserError` for a model that sees in both directions. `instead`: what serves it."""
-    if model.family.bidirectional:
-        raise UserError(f"{model.name} ({model.family.name}) sees in both directions; use {instead}")
-
-
-def default_decoding(model: Model) -> Decoding:
-    """The family's own way to decode."""
-    return Decoding(**dict(model.family.default_decoding))  # type: ignore[arg-type]
 
 
 @torch.no_grad()
@@ -123,7 +42,7 @@ def decode_canvas(
     running = torch.ones(batch, dtype=torch.bool, device=tokens.device)
     every_row = torch.arange(batch, device=tokens.device)
     fed = (cached, start)
-    for index in range(settings.max_new_tokens):
+    for index in range(settings.new_tokens):
         column = start + index
         if index > 0 and type(cache) is DynamicCache and reads_anew(model, tokens[:, :column], cache):
             cache, fed = cache_for(None, model, seeds), (0, column)

@@ -13,9 +13,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from sinkscope.decoding.chats import write_chat
 from sinkscope.decoding.coupling import check_padding
-from sinkscope.decoding.words import check_words, encode_text, tokenizer_of
+from sinkscope.decoding.texts import check_words, encode_text, tokenizer_of, write_chat
 from sinkscope.errors import UserError
 from sinkscope.families import Model
 
@@ -114,6 +113,12 @@ def mask_token(model: Model, unfit: str) -> int:
     if model.family.mask_token_id is None:
         raise UserError(f"no mask token is known for {model.name}; add a tokenizer to its folder that names one")
     return model.family.mask_token_id
+
+
+def check_autoregressive(model: Model, instead: str) -> None:
+    """Raise `UserError` for a model that sees in both directions. `instead`: what serves it."""
+    if model.family.bidirectional:
+        raise UserError(f"{model.name} ({model.family.name}) sees in both directions; use {instead}")
 
 
 def mask_text(model: Model) -> str:

@@ -1,12 +1,133 @@
-"""Which predictions of a step are committed: the schedule's count or the threshold, each row of a batch for itself."""
+"""Which predictions of a step are committed: how many, by a schedule; which ones, by a confidence; each row for itself.
 
+A confidence sees the probabilities of the candidates and gives each a score; the highest are committed. Names and
+formulas follow LLaDA (`low_confidence`, `random`) and Dream (`maskgit_plus`, `topk_margin`, `entropy`); see METHODS
+section 2. Schedules are LLaDA's even shares and Dream's timesteps. `Schedule.tempered` says whether confidences are
+taken from the probabilities after temperature (Dream) or before it (LLaDA); the references differ in it, and it matters
+only when sampling.
+"""
+
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
 from sinkscope.decoding.caches import BlockCache
-from sinkscope.decoding.schedules import SCHEDULES, even_share
-from sinkscope.decoding.settings import Denoising
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidates:
+    """The masked positions that may be committed now, all rows of the batch in one list."""
+
+    probabilities: torch.Tensor  # (candidate, token) float32
+    tokens: torch.Tensor  # (candidate,) the token predicted for each
+    uniform: torch.Tensor  # (candidate,) float64 noise in [0, 1)
+
+
+class Confidence(ABC):
+    """A rule that scores candidates."""
+
+    is_probability: ClassVar[bool] = False
+    """Whether scores lie between 0 and 1, so that a threshold means something."""
+
+    @abstractmethod
+    def score(self, candidates: Candidates) -> torch.Tensor:
+        """Scores, (candidate,); the highest are committed first."""
+
+
+class MaxProb(Confidence):
+    """Probability of the predicted token (LLaDA `low_confidence`, Dream `maskgit_plus`)."""
+
+    is_probability = True
+
+    def score(self, candidates: Candidates) -> torch.Tensor:
+        return candidates.probabilities.gather(-1, candidates.tokens.unsqueeze(-1)).squeeze(-1)
+
+
+class Margin(Confidence):
+    """Distance between the two highest probabilities (Dream `topk_margin`)."""
+
+    is_probability = True
+
+    def score(self, candidates: Candidates) -> torch.Tensor:
+        best = candidates.probabilities.topk(2, dim=-1).values
+        return best[..., 0] - best[..., 1]
+
+
+class NegativeEntropy(Confidence):
+    """Negative entropy of the prediction, in nats (Dream `entropy`)."""
+
+    def score(self, candidates: Candidates) -> torch.Tensor:
+        entropy: torch.Tensor = torch.special.entr(candidates.probabilities).sum(-1)
+        return -entropy
+
+
+class Random(Confidence):
+    """A random order (LLaDA `random`; Dream `origin` in its mean)."""
+
+    def score(self, candidates: Candidates) -> torch.Tensor:
+        return candidates.uniform.to(candidates.probabilities.device)
+
+
+CONFIDENCE: dict[str, Confidence] = {
+    "max-prob": MaxProb(),
+    "margin": Margin(),
+    "entropy": NegativeEntropy(),
+    "random": Random(),
+}
+
+
+class Schedule(ABC):
+    """A rule for the number of positions to commit in one row of the batch."""
+
+    tempered: ClassVar[bool]
+    even_threshold: ClassVar[bool]
+    """Whether threshold decoding is held to an even share a step, plus what earlier steps left over."""
+
+    @abstractmethod
+    def count(self, step: int, steps: int, masked: int, at_start: int) -> int:
+        """Positions to commit at `step` of `steps` (of a block), with `masked` left of the `at_start` at the block's
+        start.
+        """
+
+
+def even_share(step: int, steps: int, at_start: int) -> int:
+    """`at_start` positions over `steps`, the rest spread over the first steps (LLaDA `get_num_transfer_tokens`)."""
+    share, rest = divmod(at_start, steps)
+    return share + (step < rest)
+
+
+class Blocks(Schedule):
+    """LLaDA: even shares of the masks at the block's start."""
+
+    tempered = False
+    even_threshold = False
+
+    def count(self, step: int, steps: int, masked: int, at_start: int) -> int:
+        return masked if step >= steps - 1 else min(masked, even_share(step, steps, at_start))
+
+
+class Timesteps(Schedule):
+    """Dream: timesteps t from 1 to 1e-3; at each, the share 1 - s/t of the masks that are left, rounded down.
+
+    Computed in float32 as the reference does, rounding included: 24 steps on 24 masks commit none first and two last.
+    The reference averages the number of masks over the batch; here each row counts its own, which is the same where all
+    rows have the same number.
+    """
+
+    tempered = True
+    even_threshold = True
+
+    def count(self, step: int, steps: int, masked: int, at_start: int) -> int:
+        del at_start
+        if step >= steps - 1:
+            return masked
+        times = torch.linspace(1, 1e-3, steps + 1, dtype=torch.float32)
+        return int(torch.tensor(float(masked)) * (1 - times[step + 1] / times[step]))
+
+
+SCHEDULES: dict[str, Schedule] = {"blocks": Blocks(), "dream": Timesteps()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,12 +162,12 @@ class Block:
     step: int = 0
 
 
-class Choice:
-    """Chooses for a batch whose rows have `padding` columns on the left, on a canvas `width` columns wide."""
+class CommitRule:
+    """Which predictions are committed, in rows with `padding` columns on the left of a canvas `width` columns wide."""
 
-    def __init__(self, settings: Denoising, padding: list[int], width: int) -> None:
-        self._threshold = settings.threshold
-        self._schedule = SCHEDULES[settings.schedule]
+    def __init__(self, schedule: Schedule, threshold: float | None, padding: list[int], width: int) -> None:
+        self._threshold = threshold
+        self._schedule = schedule
         self._padding = padding
         self._width = width
 

@@ -20,124 +20,28 @@ import torch
 
 from sinkscope.attention import GROUPS, NOT_COUNTED
 from sinkscope.decoding.caches import BlockCache, BlockPlace
-from sinkscope.decoding.canvas import (
-    Canvas,
-    Prompts,
-    check_context,
-    check_token_ids,
-    doubled,
-    encode_prompts,
-    lay_out,
-    mask_text,
-    mask_token,
-    which_prompt,
-)
-from sinkscope.decoding.choice import Block, Choice, Predictions
-from sinkscope.decoding.compressing import Compression
-from sinkscope.decoding.compressing_blocks import block_layers, check_block_compression
-from sinkscope.decoding.confidence import CONFIDENCE, Candidates
-from sinkscope.decoding.coupling import check_cached
+from sinkscope.decoding.canvas import Canvas, doubled
+from sinkscope.decoding.choice import CONFIDENCE, SCHEDULES, Block, Candidates, CommitRule, Predictions
 from sinkscope.decoding.forward import forward_for, guided
-from sinkscope.decoding.intervening import Intervention, check_intervention
-from sinkscope.decoding.sampling import Sampler, prompt_seeds, row_generators, uniform_noise
-from sinkscope.decoding.schedules import SCHEDULES
+from sinkscope.decoding.protocols import BlockCompression, Intervention, Step, block_layers
+from sinkscope.decoding.sampling import Sampler, row_generators, uniform_noise
 from sinkscope.decoding.settings import Denoising
-from sinkscope.decoding.step import Step
-from sinkscope.errors import UserError
 from sinkscope.families import Model
 
-_FEW_STEPS = 1024
-_STEPS_A_MASK = 4
-"""More steps than masks are as published, but a pass that commits nothing leaves everything as it is."""
 
-
-def denoise(
+def denoise_canvas(
     model: Model,
-    prompts: Prompts,
-    settings: Denoising | None = None,
-    *,
-    seeds: Sequence[int] | None = None,
-    intervention: Intervention | None = None,
-    compression: Compression | None = None,
-) -> Iterator[Step]:
-    """Generate with a masked diffusion model or a masked language model, a `Step` after each forward pass.
-
-    seeds: one seed a prompt, instead of those drawn from `settings.seed` and the prompts. intervention: what is cut
-        from attention meanwhile, see `sinkscope.interventions`. compression: which keys a block cache drops after the
-        first pass of each block, see `sinkscope.compression`. Everything is checked before the first pass; raises
-        `UserError`.
-    """
-    mask = _mask_token(model)
-    settings = settings or default_denoising(model)
-    encoded = encode_prompts(model, prompts)
-    check_denoising(model, encoded, settings, intervention, compression)
-    if compression is not None:
-        compression.ready(model)
-    canvas = lay_out(model, encoded, settings.gen_length, mask)
-    seeds = prompt_seeds(encoded, settings.seed) if seeds is None else seeds
-    return _Run(model, canvas, settings, seeds, intervention, compression).steps()
-
-
-def default_denoising(model: Model) -> Denoising:
-    """The family's own way to decode."""
-    return Denoising(**dict(model.family.default_decoding))  # type: ignore[arg-type]
-
-
-def check_denoising(
-    model: Model,
-    encoded: Sequence[Sequence[int]],
+    canvas: Canvas,
     settings: Denoising,
-    intervention: Intervention | None = None,
-    compression: Compression | None = None,
-) -> None:
-    """Raise `UserError` for prompts, given as token ids, that can't be denoised with these settings."""
-    mask = _mask_token(model)
-    if not isinstance(settings, Denoising):
-        raise UserError(f"a model that fills masks takes Denoising settings, got {type(settings).__name__}")
-    check_context(model, max(map(len, encoded)), settings.gen_length, "gen_length")
-    holds_masks = [mask in tokens for tokens in encoded]
-    if settings.gen_length == 0 and not all(holds_masks):
-        which = which_prompt(holds_masks.index(False), encoded)
-        raise UserError(f"{which} holds no mask to fill; write {mask_text(model)} in it, or set gen_length")
-    if settings.cache is not None:
-        check_cached(model, 0, max(map(len, encoded)) + settings.gen_length, "from block to block; or use cache=None")
-        if model.family.name == "masked-lm":
-            raise UserError(f"{model.name} is a masked language model without a key-value cache; use cache=None")
-        if any(holds_masks):
-            which = which_prompt(holds_masks.index(True), encoded)
-            raise UserError(f"{which} holds {mask_text(model)}, which a block cache can't fill; use cache=None")
-    check_token_ids(model, "suppress", settings.suppress, never=(mask,))
-    check_token_ids(model, "defer", settings.defer)
-    prompts = [len(tokens) for tokens in encoded]
-    fewest = check_block_compression(compression, model, settings, prompts, intervention)
-    masks = max(sum(token == mask for token in tokens) for tokens in encoded)
-    most = max(_FEW_STEPS, _STEPS_A_MASK * (settings.gen_length + masks))
-    if settings.steps is not None and settings.steps > most:
-        raise UserError(
-            f"steps {settings.steps} for {settings.gen_length + masks} masks: nearly all would commit nothing and "
-            f"change nothing; use at most {most}, or None for one position a step"
-        )
-    passes = most_passes(settings, masks)
-    check_intervention(intervention, model, fewest=fewest, most=max(prompts) + settings.gen_length, passes=passes)
+    seeds: Sequence[int],
+    intervention: Intervention | None,
+    dropping: BlockCompression | None,
+) -> Iterator[Step]:
+    """The steps of a canvas; nothing is checked. seeds: one a row."""
+    return _Denoising(model, canvas, settings, seeds, intervention, dropping).steps()
 
 
-def _mask_token(model: Model) -> int:
-    return mask_token(model, "has no mask token; use `decode` and Decoding settings")
-
-
-def most_passes(settings: Denoising, most_masks: int) -> int:
-    """The most forward passes that a generation can take, with at most `most_masks` masks in a prompt.
-
-    A pass follows the schedule's steps or commits something in each row that has masks left; a cached block makes at
-    least two passes.
-    """
-    least = 1 if settings.cache is None else 2
-    appended = settings.blocks * max(least, settings.gen_length // settings.blocks) if settings.gen_length else 0
-    one_by_one = appended + most_masks
-    return max(one_by_one, settings.steps or 0)
-
-
-class _Run:
+class _Denoising:
     """One generation: the canvas as it is now, and what is fixed about it."""
 
     def __init__(
@@ -147,14 +51,15 @@ class _Run:
         settings: Denoising,
         seeds: Sequence[int],
         intervention: Intervention | None,
-        compression: Compression | None,
+        dropping: BlockCompression | None,
     ) -> None:
         self._model = model
         self._settings = settings
         self._noise = row_generators(seeds)
         self._prompt_length = canvas.prompt_length
         self._tokens = canvas.tokens.clone()
-        mask_id = _mask_token(model)
+        mask_id = model.family.mask_token_id
+        assert mask_id is not None
         self._mask_id = mask_id
         self._real = canvas.real
         self._generated = (canvas.tokens == mask_id) & canvas.real
@@ -176,8 +81,9 @@ class _Run:
         guided = settings.cfg_scale > 0
         self._fed_canvas, self._fed_seeds = (doubled(canvas), [*seeds, *seeds]) if guided else (canvas, seeds)
         self._forward = forward_for(model, self._fed_canvas, intervention, self._fed_seeds)
-        self._dropping = None if compression is None else compression.for_blocks(model)
-        self._choice = Choice(settings, padding=(~canvas.real).sum(-1).tolist(), width=width)
+        self._dropping = dropping
+        padding = (~canvas.real).sum(-1).tolist()
+        self._rule = CommitRule(self._schedule, settings.threshold, padding, width)
         self._index = 0
 
     @torch.no_grad()
@@ -241,7 +147,7 @@ class _Run:
             open_now = open_now & (torch.arange(open_now.shape[1], device=open_now.device) == block.bounds[0])
         predictions = self._predict(open_now, block.fed, groups, block.cache)
         chosen = (
-            torch.ones_like(predictions.rows, dtype=torch.bool) if only_first else self._choice.of(predictions, block)
+            torch.ones_like(predictions.rows, dtype=torch.bool) if only_first else self._rule.of(predictions, block)
         )
         rows, columns = predictions.rows[chosen], predictions.columns[chosen]
         self._tokens[rows, columns] = predictions.tokens[chosen]

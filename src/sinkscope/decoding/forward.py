@@ -15,7 +15,7 @@ from sinkscope.attention.cutting import cutting
 from sinkscope.attention.watching import first_not_finite, not_finite, refuse_split_heads
 from sinkscope.decoding.canvas import Canvas, doubled
 from sinkscope.decoding.coupling import Rotations
-from sinkscope.decoding.intervening import Intervention, Occasion, Removed, at_work
+from sinkscope.decoding.protocols import Intervention, MaskingStats, PassContext, active
 from sinkscope.errors import UserError
 from sinkscope.families import Model
 
@@ -27,7 +27,7 @@ class Forward:
     126,000 that is most of the memory of a step.
     """
 
-    removed: Removed | None = None
+    removed: MaskingStats | None = None
     """What an intervention took away in the latest pass, for each row; None where nobody intervenes."""
 
     def __init__(self, model: Model, canvas: Canvas) -> None:
@@ -128,7 +128,7 @@ class IntervenedForward(Forward):
         """As `Forward`; logits of the rows that the intervention is about."""
         if self._copies:
             tokens, groups = tokens.repeat(2, 1), groups.repeat(2, 1)
-        self._intervening.begin(Occasion(tokens=tokens, fed=fed, groups=groups))
+        self._intervening.begin(PassContext(tokens=tokens, fed=fed, groups=groups))
         with cutting(self._intervening):
             logits = super().__call__(tokens, fed, wanted, groups, cache)
         self.removed = self._intervening.finish()
@@ -148,5 +148,5 @@ def guided(both: torch.Tensor, scale: float) -> torch.Tensor:
 
 def forward_for(model: Model, canvas: Canvas, intervention: Intervention | None, seeds: Sequence[int]) -> Forward:
     """The way to call the network on this canvas."""
-    masking = at_work(intervention)
+    masking = active(intervention)
     return Forward(model, canvas) if masking is None else IntervenedForward(model, canvas, masking, seeds)

@@ -1,37 +1,119 @@
-"""`generate`: run a decoding loop to its end and hand back sequences and text."""
+"""From prompts to generations: `Run` checks what is asked and makes the steps, `generate` hands back the outcome."""
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from sinkscope.decoding.autoregressive import check_decoding, decode, default_decoding
-from sinkscope.decoding.canvas import Prompts, encode_prompts
-from sinkscope.decoding.compressing import Compression, prefix_of
-from sinkscope.decoding.denoising import check_denoising, default_denoising, denoise, most_passes
-from sinkscope.decoding.intervening import Intervention, Removed, warn_if_nothing
-from sinkscope.decoding.settings import Decoding, Denoising
-from sinkscope.decoding.step import Step
-from sinkscope.decoding.words import decode_text
-from sinkscope.errors import TrainedLengthWarning
+from sinkscope.decoding.autoregressive import decode_canvas
+from sinkscope.decoding.canvas import (
+    Prompts,
+    after_prefix,
+    check_autoregressive,
+    check_context,
+    check_token_ids,
+    encode_prompts,
+    lay_out,
+    mask_text,
+    mask_token,
+    which_prompt,
+)
+from sinkscope.decoding.coupling import check_cached
+from sinkscope.decoding.denoising import denoise_canvas
+from sinkscope.decoding.protocols import (
+    BlockLengths,
+    Compression,
+    Intervention,
+    MaskingStats,
+    Step,
+    active,
+    cache_for,
+    prefix_of,
+    warn_if_nothing,
+)
+from sinkscope.decoding.sampling import prompt_seeds
+from sinkscope.decoding.settings import Decoding, Denoising, Settings
+from sinkscope.decoding.texts import decode_text
+from sinkscope.errors import TrainedLengthWarning, UserError
 from sinkscope.families import Model
 
-Settings = Denoising | Decoding
+_FEW_STEPS = 1024
+_STEPS_A_MASK = 4
+"""More steps than masks are as published, but a pass that commits nothing leaves everything as it is."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """How texts are generated: the model, its decoding, what is masked and what is dropped from the cache meanwhile."""
+
+    model: Model
+    settings: Settings
+    intervention: Intervention | None = None
+    compression: Compression | None = None
+
+    @property
+    def masking(self) -> Intervention | None:
+        """The intervention; None where it changes nothing."""
+        return active(self.intervention)
+
+    @property
+    def prefix(self) -> tuple[int, ...]:
+        """Token ids that the cache holds before any prompt is read."""
+        return prefix_of(self.compression)
+
+    def encode(self, prompts: Prompts) -> list[list[int]]:
+        """Token ids of each prompt. Raises `UserError` as `encode_prompts` does."""
+        return encode_prompts(self.model, prompts, continuing=bool(self.prefix))
+
+    def check(self, encoded: Sequence[Sequence[int]]) -> None:
+        """Raise `UserError` for prompts, given as token ids, that can't be continued in this way."""
+        both_ways, family = self.model.family.bidirectional, self.model.family.name
+        wanted, kind = (Denoising, "sees in both directions") if both_ways else (Decoding, "is autoregressive")
+        if not isinstance(self.settings, wanted):
+            raise UserError(
+                f"{self.model.name} ({family}) {kind} and takes {wanted.__name__} settings, got "
+                f"{type(self.settings).__name__}"
+            )
+        if isinstance(self.settings, Denoising):
+            _check_denoising(self, self.settings, encoded)
+        else:
+            _check_decoding(self, self.settings, encoded)
+
+    def max_steps(self, encoded: Sequence[Sequence[int]]) -> int:
+        """The most steps that generating from these prompts together can take."""
+        mask = self.model.family.mask_token_id
+        return self.settings.max_steps(max(sum(token == mask for token in tokens) for tokens in encoded))
+
+    def steps(self, prompts: Prompts, seeds: Sequence[int] | None = None) -> Iterator[Step]:
+        """Generate, a `Step` after each forward pass. seeds: one a prompt, instead of those drawn from `settings.seed`
+        and the prompts. Everything is checked before the first pass; raises `UserError`."""
+        model, settings, prefix = self.model, self.settings, self.prefix
+        encoded = self.encode(prompts)
+        self.check(encoded)
+        if self.compression is not None:
+            self.compression.ready(model)
+        seeds = prompt_seeds([[*prefix, *tokens] for tokens in encoded], settings.seed) if seeds is None else seeds
+        if isinstance(settings, Denoising):
+            canvas = lay_out(model, encoded, settings.new_tokens, _mask_of(model))
+            dropping = None if self.compression is None else self.compression.for_blocks(model)
+            return denoise_canvas(model, canvas, settings, seeds, self.masking, dropping)
+        canvas = after_prefix(lay_out(model, encoded, settings.new_tokens, model.family.pad_token_id), prefix)
+        cache = cache_for(self.compression, model, seeds)
+        return decode_canvas(model, canvas, len(prefix), settings, seeds, cache, self.masking)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Generation:
-    """What came out. Rows are left-padded to the longest prompt.
-
-    Autoregressive rows that ended early are padded on the right.
-    """
+    """What came out. Rows are left-padded to the longest prompt; autoregressive rows that ended early are padded on the
+    right."""
 
     sequences: torch.Tensor  # (batch, position) token ids, prompt and generation
     prompt_length: int  # columns that hold the (padded) prompts
     text: list[str] | None  # what was generated up to the end of text, without special tokens; None without a tokenizer
     forward_passes: int
-    removed: Removed | None  # what an intervention took away, for each row, summed over its steps; None without one
+    removed: MaskingStats | None  # what an intervention took away from each row in all steps; None without one
     history: list[torch.Tensor] | None  # the canvas after each step, (batch, position), if asked for
 
 
@@ -58,14 +140,13 @@ def generate(
     Raises `UserError` before the first pass; warns with `TrainedLengthWarning`, once, where texts grow longer than
     those the model was trained on, and with `NothingMaskedWarning` where an intervention took nothing away.
     """
-    settings = settings or default_settings(model)
-    prefix = prefix_of(compression)
-    encoded = encode_prompts(model, prompts, continuing=bool(prefix))
-    steps = run(model, encoded, settings, intervention=intervention, compression=compression)  # checks everything
-    warn_beyond_training(model, [[*prefix, *max(encoded, key=len)]], settings)
+    run = Run(model, settings or default_settings(model), intervention, compression)
+    encoded = run.encode(prompts)
+    steps = run.steps(encoded)  # checks everything
+    warn_beyond_training(model, [[*run.prefix, *max(encoded, key=len)]], run.settings)
     canvases: list[torch.Tensor] = []
     last: Step | None = None
-    removed: Removed | None = None
+    removed: MaskingStats | None = None
     for last in steps:
         removed = last.add_to(removed)
         if history:
@@ -74,7 +155,7 @@ def generate(
             on_step(last)
     assert last is not None
     warn_if_nothing(removed)
-    longest = len(prefix) + max(map(len, encoded))
+    longest = len(run.prefix) + max(map(len, encoded))
     return Generation(
         sequences=last.canvas,
         prompt_length=longest,
@@ -85,39 +166,47 @@ def generate(
     )
 
 
-def run(
+def denoise(
     model: Model,
     prompts: Prompts,
-    settings: Settings | None,
+    settings: Denoising | None = None,
     *,
     seeds: Sequence[int] | None = None,
     intervention: Intervention | None = None,
     compression: Compression | None = None,
 ) -> Iterator[Step]:
-    """The decoding loop that fits the model, with settings that must fit it too."""
-    settings = settings or default_settings(model)
-    if isinstance(settings, Denoising):
-        return denoise(model, prompts, settings, seeds=seeds, intervention=intervention, compression=compression)
-    return decode(model, prompts, settings, seeds=seeds, intervention=intervention, compression=compression)
+    """Generate with a masked diffusion model or a masked language model, a `Step` after each forward pass.
+
+    Parameters as for `generate`; `seeds` as for `Run.steps`. A block cache drops keys after the first pass of each
+    block. Raises `UserError` before any pass.
+    """
+    _mask_of(model)
+    return Run(model, settings or default_settings(model), intervention, compression).steps(prompts, seeds)
+
+
+def decode(
+    model: Model,
+    prompts: Prompts,
+    settings: Decoding | None = None,
+    *,
+    seeds: Sequence[int] | None = None,
+    intervention: Intervention | None = None,
+    compression: Compression | None = None,
+) -> Iterator[Step]:
+    """Generate with an autoregressive model. Step 0 reads the prompt; every later step feeds the one token before it.
+
+    A row ends with an end-of-sequence token of the model, which is kept; afterwards it gets padding and commits
+    nothing. Parameters as for `generate`; `seeds` as for `Run.steps`. After a `Prefix`, columns of the steps count the
+    prefix too, and step 0 reads the prompt after it. Raises `UserError` before any pass.
+    """
+    check_autoregressive(model, "`denoise` and Denoising settings")
+    return Run(model, settings or default_settings(model), intervention, compression).steps(prompts, seeds)
 
 
 def default_settings(model: Model) -> Settings:
     """The family's own way to decode."""
-    return default_denoising(model) if model.family.bidirectional else default_decoding(model)
-
-
-def check_prompts(
-    model: Model,
-    encoded: Sequence[Sequence[int]],
-    settings: Settings,
-    intervention: Intervention | None = None,
-    compression: Compression | None = None,
-) -> None:
-    """Raise `UserError` for prompts, given as token ids, that don't go with the model and the settings."""
-    if isinstance(settings, Denoising):
-        check_denoising(model, encoded, settings, intervention, compression)
-    else:
-        check_decoding(model, encoded, settings, intervention, compression)
+    kind = Denoising if model.family.bidirectional else Decoding
+    return kind(**dict(model.family.default_decoding))  # type: ignore[arg-type]
 
 
 def warn_beyond_training(model: Model, encoded: Sequence[Sequence[int]], settings: Settings) -> None:
@@ -125,8 +214,7 @@ def warn_beyond_training(model: Model, encoded: Sequence[Sequence[int]], setting
 
     The warning, a `TrainedLengthWarning`, names the line that called the caller.
     """
-    new = settings.gen_length if isinstance(settings, Denoising) else settings.max_new_tokens
-    trained, longest = model.family.trained_length, max(map(len, encoded))
+    trained, longest, new = model.family.trained_length, max(map(len, encoded)), settings.new_tokens
     if trained is not None and longest + new > trained:
         message = (
             f"{model.name} was trained on texts of at most {trained} tokens; a prompt of {longest} and {new} new ones "
@@ -135,17 +223,102 @@ def warn_beyond_training(model: Model, encoded: Sequence[Sequence[int]], setting
         warnings.warn(message, TrainedLengthWarning, stacklevel=3)
 
 
-def most_steps(model: Model, encoded: Sequence[Sequence[int]], settings: Settings) -> int:
-    """The most steps that generating from these prompts together can take."""
-    if isinstance(settings, Decoding):
-        return settings.max_new_tokens
-    mask = model.family.mask_token_id
-    return most_passes(settings, max(sum(token == mask for token in tokens) for tokens in encoded))
-
-
 def read_text(model: Model, sequences: torch.Tensor, prompt_length: int) -> list[str] | None:
     """The generated part as text; the whole where masks of the prompt were filled."""
     if model.tokenizer is None:
         return None
     start = prompt_length if sequences.shape[1] > prompt_length else 0
     return [decode_text(model, row[start:], until_end=start > 0) for row in sequences.tolist()]
+
+
+def _mask_of(model: Model) -> int:
+    return mask_token(model, "has no mask token; use `decode` and Decoding settings")
+
+
+def _check_decoding(run: Run, settings: Decoding, encoded: Sequence[Sequence[int]]) -> None:
+    model, compression, masking = run.model, run.compression, run.masking
+    network_class: Any = type(model.network)
+    if not network_class._supports_default_dynamic_cache():
+        raise UserError(f"{network_class.__name__} keeps a cache of its own kind, which `decode` can't make")
+    lengths, new = [len(run.prefix) + len(tokens) for tokens in encoded], settings.new_tokens
+    shortest, longest = min(lengths), max(lengths)
+    check_context(model, longest, new, "max_new_tokens")
+    check_token_ids(model, "suppress", settings.suppress)
+    if compression is not None or masking is not None:
+        check_cached(model, shortest, longest + new, "under an intervention or a compression")
+    if compression is not None:
+        _check_copies(masking)
+        compression.check(model, lengths)
+    if masking is not None:
+        fewest = shortest if compression is None else compression.fewest_keys(model, shortest)
+        masking.check(model, fewest=fewest, most=longest + new, passes=settings.max_steps())
+
+
+def _check_denoising(run: Run, settings: Denoising, encoded: Sequence[Sequence[int]]) -> None:
+    model, mask = run.model, _mask_of(run.model)
+    lengths, new = [len(tokens) for tokens in encoded], settings.new_tokens
+    check_context(model, max(lengths), new, "gen_length")
+    holds_masks = [mask in tokens for tokens in encoded]
+    if new == 0 and not all(holds_masks):
+        which = which_prompt(holds_masks.index(False), encoded)
+        raise UserError(f"{which} holds no mask to fill; write {mask_text(model)} in it, or set gen_length")
+    if settings.cache is not None:
+        check_cached(model, 0, max(lengths) + new, "from block to block; or use cache=None")
+        if not model.family.has_cache:
+            raise UserError(f"{model.name} is a masked language model without a key-value cache; use cache=None")
+        if any(holds_masks):
+            which = which_prompt(holds_masks.index(True), encoded)
+            raise UserError(f"{which} holds {mask_text(model)}, which a block cache can't fill; use cache=None")
+    check_token_ids(model, "suppress", settings.suppress, never=(mask,))
+    check_token_ids(model, "defer", settings.defer)
+    fewest = _fewest_keys(run, settings, lengths)
+    masks = new + max(sum(token == mask for token in tokens) for tokens in encoded)
+    most = max(_FEW_STEPS, _STEPS_A_MASK * masks)
+    if settings.steps is not None and settings.steps > most:
+        raise UserError(
+            f"steps {settings.steps} for {masks} masks: nearly all would commit nothing and change nothing; use at "
+            f"most {most}, or None for one position a step"
+        )
+    if run.masking is not None:
+        run.masking.check(model, fewest=fewest, most=max(lengths) + new, passes=settings.max_steps(masks - new))
+
+
+def _fewest_keys(run: Run, settings: Denoising, prompts: Sequence[int]) -> int:
+    """The fewest keys of a row in attention, with prompts of these lengths. Raises `UserError` for a compression that
+    can't be made of them."""
+    model, compression = run.model, run.compression
+    if compression is None:
+        return min(prompts) + settings.new_tokens
+    prefix_of(compression)
+    if not model.family.has_cache:
+        raise UserError(
+            f"{model.name} is a masked language model without a key-value cache, so there are no keys to drop; leave "
+            "compression out"
+        )
+    if settings.cache is None:
+        raise UserError(
+            f"{model.name} ({model.family.name}) sees in both directions: keys are dropped from a block cache only, so "
+            "set cache='dual' or cache='prefix' in Denoising"
+        )
+    _check_copies(run.masking)
+    compression.check(model, [])
+    dropping, blocks = compression.for_blocks(model), _block_lengths(settings, prompts)
+    dropping.check(blocks)
+    return min(map(dropping.fewest_keys, blocks))
+
+
+def _check_copies(masking: Intervention | None) -> None:
+    if masking is not None and masking.clean_copy:
+        raise UserError("a clean copy beside a compressed cache would lose keys as well; use detect_from='masked'")
+
+
+def _block_lengths(settings: Denoising, prompts: Sequence[int]) -> list[BlockLengths]:
+    """Every block of every length of a prompt."""
+    block = settings.gen_length // settings.blocks
+    found = []
+    for prompt in sorted(set(prompts)):
+        for before in range(prompt, prompt + settings.gen_length, block):
+            width = prompt + settings.gen_length
+            fed = block if settings.cache == "dual" else width - before
+            found.append(BlockLengths(prompt=prompt, before=before, context=width - fed, fed=fed))
+    return found

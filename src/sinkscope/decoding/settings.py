@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
 
-from sinkscope.decoding.confidence import CONFIDENCE
-from sinkscope.decoding.schedules import SCHEDULES
+from sinkscope.decoding.choice import CONFIDENCE, SCHEDULES
 from sinkscope.errors import UserError
 
 CACHES = ("prefix", "dual")
@@ -88,6 +87,21 @@ class Denoising:
             return 1
         return self.gen_length // self.block_length
 
+    @property
+    def new_tokens(self) -> int:
+        """Tokens that are generated after a prompt."""
+        return self.gen_length
+
+    def max_steps(self, masks: int = 0) -> int:
+        """The most forward passes that a generation can take, with at most so many masks in a prompt.
+
+        A pass follows the schedule's steps or commits something in each row that has masks left; a cached block makes
+        at least two passes.
+        """
+        least = 1 if self.cache is None else 2
+        appended = self.blocks * max(least, self.gen_length // self.blocks) if self.gen_length else 0
+        return max(appended + masks, self.steps or 0)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Decoding:
@@ -107,6 +121,19 @@ class Decoding:
         object.__setattr__(self, "suppress", tuple(self.suppress))
         _at_least("max_new_tokens", self.max_new_tokens, 1)
         _check_sampling(self.temperature, self.top_p, self.top_k)
+
+    @property
+    def new_tokens(self) -> int:
+        """The most tokens that are generated after a prompt."""
+        return self.max_new_tokens
+
+    def max_steps(self, masks: int = 0) -> int:
+        """The most forward passes that a generation can take."""
+        del masks
+        return self.max_new_tokens
+
+
+Settings = Denoising | Decoding
 
 
 def _check_sampling(temperature: float, top_p: float | None, top_k: int | None) -> None:

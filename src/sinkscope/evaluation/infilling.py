@@ -27,7 +27,7 @@ from sinkscope.attention import GROUPS, NOT_COUNTED
 from sinkscope.decoding import Prompts
 from sinkscope.decoding.canvas import lay_out
 from sinkscope.decoding.forward import forward_for
-from sinkscope.decoding.intervening import Removed, added
+from sinkscope.decoding.protocols import MaskingStats, added
 from sinkscope.decoding.sampling import prompt_seeds, row_generators
 from sinkscope.errors import UserError
 from sinkscope.evaluation.base import check_count
@@ -60,7 +60,7 @@ class Infilling:
     draws: int
     seed: int
     intervention: dict[str, Any] | None
-    removed: Removed | None
+    removed: MaskingStats | None
     """What the intervention took away, (1,), over all texts."""
 
     @property
@@ -138,7 +138,7 @@ class InfillingPlan:
         texts = len(self.rows) // self.draws
         right = {ratio: [0] * texts for ratio in self.ratios}
         positions = {ratio: [0] * texts for ratio in self.ratios}
-        removed: dict[float, Removed | None] = dict.fromkeys(self.ratios)
+        removed: dict[float, MaskingStats | None] = dict.fromkeys(self.ratios)
         waiting = [self.draws] * texts
         for numbers in padded_batches(self.model, [len(row.tokens) for row in self.rows], self.batch_size):
             rows = [self.rows[number] for number in numbers]
@@ -227,7 +227,7 @@ def infilling_accuracy(
 
 def _fill(
     model: Model, rows: Sequence[Row], ratio: float, intervention: MaskSinks | None
-) -> tuple[list[int], Removed | None]:
+) -> tuple[list[int], MaskingStats | None]:
     """Correct positions of each row, and what was taken from all of them, in one pass."""
     mask = mask_token(model, "perplexity")
     canvas = lay_out(model, [row.tokens for row in rows], 0, mask)

@@ -13,7 +13,7 @@ from typing import Any
 from sinkscope.decoding import Prompts, canvas, encode_prompts
 from sinkscope.decoding.canvas import split_prompts, vocabulary_size
 from sinkscope.decoding.coupling import takes_padding
-from sinkscope.decoding.intervening import check_intervention
+from sinkscope.decoding.protocols import check_intervention
 from sinkscope.errors import TrainedLengthWarning, UserError
 from sinkscope.families import Model
 from sinkscope.interventions import MaskSinks

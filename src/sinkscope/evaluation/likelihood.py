@@ -28,7 +28,7 @@ import torch
 from sinkscope.attention import GROUPS
 from sinkscope.decoding.canvas import Canvas, doubled
 from sinkscope.decoding.forward import forward_for, guided
-from sinkscope.decoding.intervening import Removed, added
+from sinkscope.decoding.protocols import MaskingStats, added
 from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.errors import UserError
 from sinkscope.evaluation.base import check_count
@@ -57,7 +57,7 @@ class Likelihood:
     """Forward passes made."""
     draws: tuple[float, ...]
     """The value of each draw, in the order of their numbers of masks."""
-    removed: Removed | None
+    removed: MaskingStats | None
     """What the intervention took away, (1,), over the different draws."""
 
 
@@ -68,7 +68,7 @@ class MaskedScores:
     values: torch.Tensor
     """(draw,) float64: log-likelihoods of the masked tokens, summed and divided by their share of the answer."""
     passes: int
-    removed: Removed | None
+    removed: MaskingStats | None
 
 
 def log_likelihood(
@@ -158,7 +158,7 @@ def score_masked(
     tokens[hidden] = mask_token(model, "sequence_log_likelihood")
     seeds = prompt_seeds(tokens.tolist(), 0)
     values: list[torch.Tensor] = []
-    removed: Removed | None = None
+    removed: MaskingStats | None = None
     starts = range(0, len(tokens), batch_size)
     for start in starts:
         rows = slice(start, start + batch_size)
@@ -179,7 +179,7 @@ class _Batch:
 
 def _logits(
     model: Model, batch: _Batch, cfg_scale: float, intervention: MaskSinks | None
-) -> tuple[torch.Tensor, Removed | None]:
+) -> tuple[torch.Tensor, MaskingStats | None]:
     """Logits of the answer (draw, answer, token), and what was taken from all draws together."""
     rows, width = batch.tokens.shape
     groups = torch.where(batch.hidden, MASKED, COMMITTED)

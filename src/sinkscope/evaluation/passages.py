@@ -25,7 +25,7 @@ from sinkscope.attention import GROUPS, NOT_COUNTED
 from sinkscope.decoding.canvas import Canvas, lay_out
 from sinkscope.decoding.coupling import check_cached, takes_padding
 from sinkscope.decoding.forward import forward_for
-from sinkscope.decoding.intervening import Removed, added, at_work, check_intervention
+from sinkscope.decoding.protocols import MaskingStats, active, added, check_intervention
 from sinkscope.evaluation.base import check_count
 from sinkscope.evaluation.inputs import batches, check_lengths
 from sinkscope.families import Model
@@ -57,7 +57,7 @@ class Reading:
     """(scored,) in nats, float64."""
     greedy: bool
     """Whether greedy decoding would give the scored tokens."""
-    removed: Removed | None
+    removed: MaskingStats | None
     """What an intervention took away, (1,)."""
 
     @property
@@ -68,7 +68,7 @@ class Reading:
 
 def reads_whole(intervention: MaskSinks | None) -> bool:
     """Whether passages are read in one pass."""
-    masking = at_work(intervention)
+    masking = active(intervention)
     return masking is None or masking.first_step == 0
 
 
@@ -100,7 +100,7 @@ def read(
 def _alike(passage: Passage, whole: bool, padded: bool, intervention: MaskSinks | None) -> tuple[int, ...]:
     """What must be equal in a batch: lengths for a network that can't take padding, and in one pass the place of the
     first scored token, counted from the end, where an intervention asks for classes of tokens."""
-    masking = at_work(intervention)
+    masking = active(intervention)
     by_class = whole and masking is not None and masking.classes is not None
     unpadded = (passage.length if whole else len(passage.given)) if not padded else 0
     return unpadded, len(passage.scored) if by_class else 0
@@ -141,7 +141,7 @@ def read_stepwise(model: Model, passages: Sequence[Passage], intervention: MaskS
     cache = DynamicCache(config=model.network.config)
     found: list[torch.Tensor] = []
     hits: list[torch.Tensor] = []
-    removed: Removed | None = None
+    removed: MaskingStats | None = None
     fed = (0, start)
     for index in range(steps):
         column, running = start + index, ends > index

@@ -22,8 +22,8 @@ from math import exp
 from typing import Any
 
 from sinkscope.decoding import Prompts
-from sinkscope.decoding.autoregressive import check_autoregressive
-from sinkscope.decoding.intervening import Removed, added
+from sinkscope.decoding.canvas import check_autoregressive
+from sinkscope.decoding.protocols import MaskingStats, added
 from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.errors import UserError
 from sinkscope.evaluation.base import check_count
@@ -56,7 +56,7 @@ class Perplexity:
     stepwise: bool
     """Whether tokens were fed one by one."""
     intervention: dict[str, Any] | None
-    removed: Removed | None
+    removed: MaskingStats | None
     """What the intervention took away, (1,), over all texts."""
 
     @property
@@ -101,7 +101,7 @@ class PerplexityPlan:
         """Score all texts."""
         sums, counts = [0.0] * (self.texts[-1] + 1), [0] * (self.texts[-1] + 1)
         waiting = [self.texts.count(text) for text in range(len(sums))]
-        removed: Removed | None = None
+        removed: MaskingStats | None = None
         for numbers, readings in read(self.model, self.passages, batch_size=self.batch_size, intervention=intervention):
             for number, reading in zip(numbers, readings, strict=True):
                 text = self.texts[number]
@@ -200,7 +200,7 @@ class AnswerLikelihood:
     tokens: int
     greedy: bool
     """Whether greedy decoding would give the answer."""
-    removed: Removed | None
+    removed: MaskingStats | None
     """What the intervention took away, (1,)."""
 
 

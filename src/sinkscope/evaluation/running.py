@@ -19,11 +19,10 @@ from typing import Any
 
 import torch
 
-from sinkscope.decoding import Decoding, Denoising, default_settings, encode_prompts, run
-from sinkscope.decoding.compressing import Compression, prefix_of
-from sinkscope.decoding.generation import Settings, check_prompts, warn_beyond_training
-from sinkscope.decoding.intervening import Intervention, Removed, added
-from sinkscope.decoding.words import decode_text
+from sinkscope.decoding import Decoding, Denoising, Run, Settings, default_settings
+from sinkscope.decoding.generation import warn_beyond_training
+from sinkscope.decoding.protocols import Compression, Intervention, MaskingStats, added
+from sinkscope.decoding.texts import decode_text
 from sinkscope.errors import UserError
 from sinkscope.evaluation.base import ROOM, Example, Task, check_count
 from sinkscope.evaluation.inputs import padded_batches
@@ -66,7 +65,7 @@ class Score:
     intervention: dict[str, Any] | None
     """What was cut from attention meanwhile."""
     removed: dict[str, float | None] | None
-    """What that took away, see `decoding.intervening.Removed.to_dict`."""
+    """What that took away, see `decoding.protocols.MaskingStats.to_dict`."""
     compression: dict[str, Any] | None
     """Which keys the cache dropped meanwhile."""
     wrong: tuple[Wrong, ...]
@@ -113,7 +112,7 @@ class Plan:
     def run(self, observer: Observer | None = None) -> Score:
         """Generate all answers and count the right ones."""
         got = [""] * len(self.examples)
-        removed: Removed | None = None
+        removed: MaskingStats | None = None
         answered, start = 0, time.perf_counter()
         for batch in padded_batches(self.model, [len(tokens) for tokens in self.encoded], self.batch_size):
             texts, gone = self._answers([self.encoded[number] for number in batch])
@@ -146,16 +145,16 @@ class Plan:
             wrong=tuple(wrong[:WRONG_KEPT]),
         )
 
-    def _answers(self, prompts: list[list[int]]) -> tuple[list[str], Removed | None]:
+    def _answers(self, prompts: list[list[int]]) -> tuple[list[str], MaskingStats | None]:
         """What is generated after each prompt, up to its first end of text; a diffusion model fills the rest too.
 
         And what the intervention removed meanwhile, over all prompts.
         """
-        removed: Removed | None = None
-        steps = run(self.model, prompts, self.settings, intervention=self.intervention, compression=self.compression)
-        for step in steps:
+        removed: MaskingStats | None = None
+        run = Run(self.model, self.settings, self.intervention, self.compression)
+        for step in run.steps(prompts):
             removed = step.add_to(removed)
-        start = len(prefix_of(self.compression)) + max(map(len, prompts))
+        start = len(run.prefix) + max(map(len, prompts))
         texts = answer_texts(self.model, step.canvas[:, start:])
         return texts, None if removed is None else removed.whole()
 
@@ -188,17 +187,16 @@ def plan_evaluation(
     if model.tokenizer is None:
         raise UserError(f"{model.name} has no tokenizer, and the task {task.name} is text; add one to its folder")
     drawn = examples(task, n, seed, room)
-    settings = settings or task_settings(model, task)
-    prefix = prefix_of(compression)
-    encoded = encode_prompts(model, [example.prompt for example in drawn], continuing=bool(prefix))
-    check_prompts(model, encoded, settings, intervention, compression)
-    warn_beyond_training(model, [[*prefix, *max(encoded, key=len)]], settings)
+    run = Run(model, settings or task_settings(model, task), intervention, compression)
+    encoded = run.encode([example.prompt for example in drawn])
+    run.check(encoded)
+    warn_beyond_training(model, [[*run.prefix, *max(encoded, key=len)]], run.settings)
     return Plan(
         model=model,
         task=task,
         examples=tuple(drawn),
         encoded=tuple(encoded),
-        settings=settings,
+        settings=run.settings,
         seed=seed,
         room=room,
         batch_size=batch_size,

@@ -49,6 +49,8 @@ class Family:
     """Keyword arguments of `Denoising` (mask-filling families) or `Decoding` (autoregressive ones)."""
     trained_length: int | None = None
     """The longest texts of its training in tokens, where that is known and shorter than the context can be."""
+    has_cache: bool = True
+    """Whether keys and values can be kept from pass to pass; masked language models have no cache."""
     closed_vocabulary: bool = False
     """A word that the tokenizer lacks was never seen in training: prompts with one are refused, not fed as unknown."""
     question_end: str | None = None

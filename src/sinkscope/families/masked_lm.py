@@ -57,6 +57,7 @@ def _family(checkpoint: Checkpoint, skeleton: PreTrainedModel, tokenizer: PreTra
         pad_token_id=pad_id(checkpoint.config, config, tokenizer),
         position_offset=position_offset(skeleton),
         max_length=context_length(skeleton, tokenizer),
+        has_cache=False,
         default_decoding={"gen_length": 0, "block_length": None, "steps": None},
     )
 

@@ -10,26 +10,32 @@ lose their scores for all queries; step 0 is left alone. For an autoregressive m
 query's row, so the prompt is read unharmed and every new token is denied the K strongest keys of the token before.
 
 Where it misleads: under `detect_from="masked"` a key that was masked received nothing, so it is not among the strongest
-at the next step, and top-K masking alternates between two sets of keys (`Removed.repeated_keys` shows it). The paper
-does not say which map it took. `detect_from="clean"` or `detect="same"` mask the same sinks again and again. Controls
-alternate too: keys cut for their mass hold none at the next step, so "equal-mass" then finds less to cut.
+at the next step, and top-K masking alternates between two sets of keys (`MaskingStats.repeated_keys` shows it). The
+paper does not say which map it took. `detect_from="clean"` or `detect="same"` mask the same sinks again and again.
+Controls alternate too: keys cut for their mass hold none at the next step, so "equal-mass" then finds less to cut.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import index
 from typing import Any
 
+import torch
+
+from sinkscope.attention import GROUPS as LABELS
+from sinkscope.attention import NOT_COUNTED
+from sinkscope.attention.cutting import Cut
 from sinkscope.attention.function import NAME
+from sinkscope.attention.kernels import Attention
 from sinkscope.decoding.canvas import Canvas
-from sinkscope.decoding.intervening import Intervening
+from sinkscope.decoding.protocols import Intervening, MaskingStats, PassContext
 from sinkscope.decoding.settings import require_one_of
 from sinkscope.errors import UserError
 from sinkscope.families import Model
-from sinkscope.interventions.controls import find_control
-from sinkscope.interventions.running import Masking
+from sinkscope.interventions.controls import Control, find_control
+from sinkscope.interventions.selecting import KeySelector, PreviousMaps, Selection
 from sinkscope.sinks import CLASSES, SinkRule, TopK
-from sinkscope.sinks.queries import GROUPS
+from sinkscope.sinks.queries import GROUPS, UNIONS
 from sinkscope.sinks.rules import KeyCounts
 
 DETECT = ("previous", "same")
@@ -39,7 +45,7 @@ _EARLIER = (
     "begin earlier, or mask by a step's own map from step 0 on (detect='same', first_step=0; "
     "--detect same --first-step 0)"
 )
-_ASKING = frozenset({"prompt", "committed", "all-committed", "all"})
+_CAUSAL_GROUPS = frozenset({"prompt", "committed", "all-committed", "all"})
 """Groups that queries of an autoregressive model belong to."""
 
 
@@ -77,9 +83,9 @@ class MaskSinks:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, listed in (("layers", _numbers), ("heads", _numbers), ("queries", _names), ("classes", _names)):
+        for name, kind in (("layers", index), ("heads", index), ("queries", str), ("classes", str)):
             given = getattr(self, name)
-            object.__setattr__(self, name, None if given is None else listed(name, given))
+            object.__setattr__(self, name, None if given is None else _listed(name, given, kind))
         if isinstance(self.keys, bool) or not isinstance(self.keys, int | SinkRule):
             raise UserError(f"keys must be a whole number or a sink rule, got {self.keys!r}")
         if isinstance(self.keys, int) and self.keys < 0:
@@ -89,16 +95,19 @@ class MaskSinks:
         require_one_of("detect", self.detect, DETECT)
         require_one_of("detect_from", self.detect_from, DETECT_FROM)
         require_one_of("how", self.how, HOW)
-        _each_of("group of queries", self.queries, GROUPS)
-        _each_of("token class", self.classes, CLASSES)
+        _refuse_none("group of queries", self.queries)
+        _refuse_none("token class", self.classes)
+        for group in self.queries or ():
+            require_one_of("group of queries", group, GROUPS)
+        for name in self.classes or ():
+            require_one_of("token class", name, CLASSES)
         self._check_steps()
 
     def _check_steps(self) -> None:
         for name, value in (("first_step", self.first_step), ("last_step", self.last_step or 0), ("seed", self.seed)):
             if not isinstance(value, int):
                 raise UserError(f"{name} must be a whole number, got {value!r}")
-        first = 1 if self.detect == "previous" else 0
-        if self.first_step < first:
+        if self.first_step < (1 if self.detect == "previous" else 0):
             own = "step 0 has no step before it; mask by its own map (detect='same', --detect same)"
             why = own if self.first_step == 0 else "steps count from 0"
             raise UserError(f"first_step {self.first_step} with detect {self.detect!r}: {why}")
@@ -116,14 +125,19 @@ class MaskSinks:
         return self.detect_from == "clean"
 
     @property
-    def draws(self) -> bool:
-        """Whether anything is drawn at random, so that another seed gives other keys."""
-        return self.control is not None and find_control(self.control).noisy
-
-    @property
     def rule(self) -> SinkRule:
         """The sink rule; a number K is `TopK(K)`."""
         return TopK(self.keys) if isinstance(self.keys, int) else self.keys
+
+    @property
+    def chosen_control(self) -> Control | None:
+        """The control; None where the sinks themselves are masked."""
+        return None if self.control is None else find_control(self.control)
+
+    @property
+    def draws(self) -> bool:
+        """Whether anything is drawn at random, so that another seed gives other keys."""
+        return self.chosen_control is not None and self.chosen_control.noisy
 
     def check(self, model: Model, *, fewest: int, most: int, passes: int) -> None:
         """Raise `UserError` for what can't be done to this model, with at least `fewest` and at most `most` keys, or
@@ -139,24 +153,34 @@ class MaskSinks:
                 "one; mask fewer"
             )
         self.rule.refuse(KeyCounts(fewest=fewest, most=most))
-        _there("layer", self.layers, model.shape.layers, model.name)
-        _there("head", self.heads, model.shape.heads, model.name)
-        no_masks = model.family.mask_token_id is None
-        if no_masks and self.control is not None and find_control(self.control).by_class:
-            raise UserError(f"control {self.control!r} needs mask tokens, {model.name} has none; use another control")
-        if no_masks and self.classes == ("mask",):
-            raise UserError(f"{model.name} has no mask token, so no key of class 'mask'; name other classes")
-        if not model.family.bidirectional and self.queries is not None and not _ASKING.intersection(self.queries):
-            raise UserError(
-                f"{model.name} is autoregressive: its queries are of the groups {', '.join(sorted(_ASKING))}, "
-                f"none of which is in queries={self.queries}"
-            )
+        for kind, named, count in (("layer", self.layers, model.shape.layers), ("head", self.heads, model.shape.heads)):
+            _refuse_none(kind, named)
+            absent = [number for number in named or () if number not in range(count)]
+            if absent:
+                raise UserError(f"no {kind} {absent[0]}: {model.name} has {kind}s 0 to {count - 1}")
+        self._check_kind(model)
         if len({weight.device for weight in model.network.parameters()}) > 1:
             raise UserError(
                 f"{model.name} is spread over several devices, where keys can't be masked yet; load it on one"
             )
         if model.network.config._attn_implementation != NAME:
             raise UserError(f"{model.name} was loaded with another attention function; load it with attention={NAME!r}")
+
+    def _check_kind(self, model: Model) -> None:
+        """Raise `UserError` for a model without the tokens or queries that are named."""
+        if model.family.mask_token_id is None:
+            if self.chosen_control is not None and self.chosen_control.by_class:
+                raise UserError(
+                    f"control {self.control!r} needs mask tokens, {model.name} has none; use another control"
+                )
+            if self.classes == ("mask",):
+                raise UserError(f"{model.name} has no mask token, so no key of class 'mask'; name other classes")
+        causal = not model.family.bidirectional
+        if causal and self.queries is not None and not _CAUSAL_GROUPS.intersection(self.queries):
+            raise UserError(
+                f"{model.name} is autoregressive: its queries are of the groups {', '.join(sorted(_CAUSAL_GROUPS))}, "
+                f"none of which is in queries={self.queries}"
+            )
 
     def start(self, model: Model, canvas: Canvas, seeds: Sequence[int], copies: int) -> Intervening:
         """Begin on a canvas."""
@@ -167,31 +191,165 @@ class MaskSinks:
         return {**vars(self), "keys": self.keys if isinstance(self.keys, int) else self.keys.settings()}
 
 
-def _numbers(name: str, given: Any) -> tuple[int, ...]:
-    """Whole numbers, numpy's too, as a tuple."""
+def _listed(name: str, given: Any, kind: Callable[[Any], Any]) -> tuple[Any, ...]:
+    """A list of whole numbers, numpy's too, or of names, as a tuple; a single name would fall apart into letters."""
+    if kind is str and (isinstance(given, str) or not isinstance(given, Iterable)):
+        raise UserError(f"{name} must be a list, got {given!r}; write ({given!r},) for one alone")
     try:
-        return tuple(index(number) for number in given)
+        return tuple(one if kind is str else kind(one) for one in given)
     except TypeError:
         raise UserError(f"{name} must be a list of whole numbers, such as (0, 1), got {given!r}") from None
 
 
-def _names(name: str, given: Any) -> tuple[str, ...]:
-    """Names as a tuple; a single one would fall apart into its letters."""
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise UserError(f"{name} must be a list, got {given!r}; write ({given!r},) for one alone")
-    return tuple(given)
-
-
-def _each_of(name: str, values: Sequence[str] | None, known: Sequence[str]) -> None:
-    if values is not None and not values:
-        raise UserError(f"no {name} is named, so nothing would be masked; leave it out for all")
-    for value in values or ():
-        require_one_of(name, value, known)
-
-
-def _there(kind: str, asked: Sequence[int] | None, count: int, model: str) -> None:
-    if asked is not None and not asked:
+def _refuse_none(kind: str, named: Sequence[object] | None) -> None:
+    if named is not None and not named:
         raise UserError(f"no {kind} is named, so nothing would be masked; leave it out for all")
-    absent = [number for number in asked or () if number not in range(count)]
-    if absent:
-        raise UserError(f"no {kind} {absent[0]}: {model} has {kind}s 0 to {count - 1}")
+
+
+class Masking:
+    """`MaskSinks` at work on one canvas: finds the sinks of every layer, cuts keys, and counts what that took.
+
+    Implements `Intervening`. The last `copies` rows of the canvas lose nothing and show the clean maps.
+    """
+
+    def __init__(self, plan: MaskSinks, model: Model, canvas: Canvas, seeds: Sequence[int], copies: int) -> None:
+        self._plan = plan
+        self._real = canvas.real  # (batch, position)
+        self._rows = len(canvas.real) - copies
+        self._layers = model.shape.layers
+        self._bidirectional = model.family.bidirectional
+        self._mask_id = -1 if model.family.mask_token_id is None else model.family.mask_token_id
+        self._selector = KeySelector(
+            model, canvas, seeds, plan.rule, plan.chosen_control, plan.classes, plan.heads, plan.seed
+        )
+        self._maps, self._cuts = PreviousMaps(), PreviousMaps()
+        # Passes that each row took part in. Alone it makes no others, so steps, maps and draws follow this number.
+        self._passes = torch.zeros(len(canvas.real), dtype=torch.long, device=canvas.real.device)
+
+    def begin(self, context: PassContext) -> None:
+        """The next pass is about to be made."""
+        self._context = context
+        self._layer = 0
+        self._end = context.tokens.shape[1] if self._bidirectional else context.fed[1]
+        self._counted = context.groups != NOT_COUNTED
+        self._taking_part = self._counted.any(-1)
+        self._due = self._taking_part & self._in_time(self._passes)
+        self._due[self._rows :] = False
+        self._any_due = bool(self._due.any())
+        self._new = None if bool(self._taking_part.all()) else self._taking_part  # rows whose maps are to be kept
+        self._affected = self._counted & _members(context.groups, self._plan.queries)
+        self._queries = None if bool(self._affected.all()) else self._affected  # that lose keys; None means all
+        self._classes = self._selector.classes(context.tokens)
+        self._removed = MaskingStats.nothing(self._rows, context.tokens.device)
+
+    def finish(self) -> MaskingStats:
+        """What the pass lost, for each row that is no copy. Raises `UserError` where the network called another
+        attention function."""
+        if self._layer == 0:
+            raise UserError(f"no layer's attention came by to be masked; load the model with attention={NAME!r}")
+        if self._layer > self._layers:
+            raise UserError(
+                f"{self._layer} maps of attention came by in {self._layers} layers: several make a layer's output, so "
+                "no key of a layer can be masked; take a model with one attention a layer"
+            )
+        self._passes += self._taking_part
+        return self._removed
+
+    def weights(self, attention: Attention) -> torch.Tensor:
+        """Sinks are found by all real queries of a bidirectional model, by the last one of an autoregressive model."""
+        if self._bidirectional:
+            return self._counted / self._counted.sum(-1, keepdim=True).clamp(min=1)
+        last = torch.zeros_like(self._counted, dtype=attention.query.dtype)
+        last[:, -1] = 1
+        return last
+
+    @property
+    def needs_received(self) -> bool:
+        """Whether the map of this layer is needed at the next step."""
+        return self._plan.detect == "previous" and self._takes_layer
+
+    def cut(self, attention: Attention, received: Callable[[], torch.Tensor]) -> Cut | None:
+        """What this layer loses."""
+        due = self._takes_layer and self._any_due
+        self._present = attention.present
+        self._selection = self._select(attention.width, attention.present, received) if due else None
+        if self._selection is None:
+            return None
+        return Cut(keys=self._selection.cut, queries=self._queries, values_only=self._plan.how == "values")
+
+    def on_layer_end(self, received: torch.Tensor | None, removed: torch.Tensor | None) -> None:
+        """Remember the layer's map, and count what it lost."""
+        if self._selection is not None and removed is not None:
+            self._removed = self._removed.plus(self._count(self._selection, removed))
+            self._cuts.keep(self._layer, self._end, self._selection.cut, self._new)
+        if received is not None:
+            if self._present is not None:
+                # A key that a cache has dropped is not in the map; the next block of a diffusion model has it again.
+                received = received.masked_fill(~self._present, torch.nan)
+            self._maps.keep(self._layer, self._end, received, self._new)
+        self._layer += 1
+
+    @property
+    def _takes_layer(self) -> bool:
+        return self._plan.layers is None or self._layer in self._plan.layers
+
+    def _in_time(self, steps: torch.Tensor) -> torch.Tensor:
+        """Which of these numbers of steps are masked."""
+        first, last = self._plan.first_step, self._plan.last_step
+        return (steps >= first) if last is None else (steps >= first) & (steps <= last)
+
+    def _select(
+        self, keys: int, present: torch.Tensor | None, received: Callable[[], torch.Tensor]
+    ) -> Selection | None:
+        """Sinks and cut, from the map in which sinks are looked for; None where there is no such map yet.
+
+        present (batch, head, key): keys that a cache has not dropped; None means all.
+        """
+        first = self._end - keys
+        real = self._real[:, first : self._end]
+        known = real
+        if self._plan.detect == "same":
+            seen = received()
+        else:
+            remembered = self._maps.recall(self._layer, self._end, keys)
+            if remembered is None:
+                return None
+            seen, known = remembered[0], real & remembered[1]
+        if self._plan.clean_copy:
+            seen = seen[self._rows :].repeat(2, 1, 1)
+        classes = self._classes[:, first : self._end]
+        eligible = known.unsqueeze(1) & ~seen.isnan()
+        seen = seen.nan_to_num(0)
+        eligible = eligible if present is None else eligible & present
+        return self._selector.select(seen, eligible, classes, real, self._due, received)
+
+    def _count(self, selection: Selection, removed: torch.Tensor) -> MaskingStats:
+        """removed (batch, head, query): the attention that each query lost."""
+        rows, keys = self._rows, selection.cut.shape[-1]
+        cut, received = selection.cut[:rows], selection.received[:rows]
+        affected = self._affected[:rows].unsqueeze(1)
+        before = self._cuts.recall(self._layer, self._end, keys)
+        again = torch.zeros_like(cut) if before is None else cut & before[0][:rows]
+        tokens = self._context.tokens[:rows, None, self._end - keys : self._end]
+        return MaskingStats(
+            units=_total((cut | selection.sinks[:rows]).any(-1)),
+            keys=_total(cut),
+            mask_keys=_total(cut & (tokens == self._mask_id)),
+            repeated_keys=_total(again),
+            mass=_total((removed[:rows] * affected).sum(-1) / affected.sum(-1).clamp(min=1)),
+            wanted_mass=_total(received * selection.sinks[:rows]),
+            chosen_mass=_total(received * cut),
+        )
+
+
+def _members(groups: torch.Tensor, names: tuple[str, ...] | None) -> torch.Tensor:
+    """Which queries are of the named groups, as `groups` (batch, query); all of them without names."""
+    if names is None:
+        return torch.ones_like(groups, dtype=torch.bool)
+    atoms = sorted({LABELS.index(atom) for name in names for atom in UNIONS.get(name, (name,))})
+    return torch.isin(groups, torch.tensor(atoms, device=groups.device))
+
+
+def _total(values: torch.Tensor) -> torch.Tensor:
+    """Sum over all but the rows, (batch,)."""
+    return values.double().flatten(1).sum(-1)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from sinkscope.decoding.chats import plain_messages
+from sinkscope.decoding.texts import plain_messages
 from sinkscope.errors import UserError, refusing, shortened
 from sinkscope.families.checkpoint import JSON_NAMES, parse_json
 

@@ -3,30 +3,19 @@
 from dataclasses import asdict
 from typing import Any
 
-from sinkscope.decoding import Denoising
-from sinkscope.decoding.compressing import Compression
-from sinkscope.decoding.generation import Settings
-from sinkscope.decoding.intervening import Intervention
-from sinkscope.families import Model
+from sinkscope.decoding import Denoising, Run
 from sinkscope.families.identity import identity_of
 from sinkscope.versions import PACKAGES, versions_now
 
 _WRITTEN_BY = (*PACKAGES, "xarray", "zarr", "numpy")
 
 
-def run_attributes(
-    model: Model,
-    settings: Settings,
-    recording: dict[str, Any],
-    prompts: str,
-    intervention: Intervention | None = None,
-    compression: Compression | None = None,
-) -> dict[str, Any]:
+def run_attributes(run: Run, recording: dict[str, Any], prompts: str) -> dict[str, Any]:
     """The model with a digest of its weights, decoding, recording, versions and a digest of the prompts, as JSON.
 
     And the intervention and the compression, where there are any.
     """
-    family = model.family
+    model, family, settings = run.model, run.model.family, run.settings
     return {
         "model": {
             "name": model.name,
@@ -47,8 +36,8 @@ def run_attributes(
         },
         "decoding": {"kind": "denoising" if isinstance(settings, Denoising) else "autoregressive", **asdict(settings)},
         "recording": recording,
-        **({} if intervention is None else {"intervention": intervention.to_dict()}),
-        **({} if compression is None else {"compression": compression.to_dict()}),
+        **({} if run.intervention is None else {"intervention": run.intervention.to_dict()}),
+        **({} if run.compression is None else {"compression": run.compression.to_dict()}),
         "prompts": prompts,
         "versions": versions_now(_WRITTEN_BY),
     }

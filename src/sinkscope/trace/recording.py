@@ -21,13 +21,12 @@ import torch
 from numpy.typing import NDArray
 
 from sinkscope.attention import GROUPS, Collect, watch
-from sinkscope.decoding import Denoising, Prompts, Step, default_settings, run
+from sinkscope.decoding import Denoising, Prompts, Run, Settings, Step, default_settings
 from sinkscope.decoding.canvas import Canvas, encode_prompts, split_prompts
-from sinkscope.decoding.compressing import Compression, prefix_of
 from sinkscope.decoding.coupling import check_padding
 from sinkscope.decoding.forward import Forward
-from sinkscope.decoding.generation import Settings, check_prompts, most_steps, read_text, warn_beyond_training
-from sinkscope.decoding.intervening import Intervention, Removed, added, at_work, warn_if_nothing
+from sinkscope.decoding.generation import read_text, warn_beyond_training
+from sinkscope.decoding.protocols import Compression, Intervention, MaskingStats, added, warn_if_nothing
 from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.errors import UserError
 from sinkscope.families import Model
@@ -119,23 +118,22 @@ def record(
         settings or `out`; warns there, once, with `TrainedLengthWarning` where texts grow longer than those the model
         was trained on.
     """
-    settings, recording = settings or default_settings(model), recording or Recording()
+    recording = recording or Recording()
+    run = Run(model, settings or default_settings(model), intervention, compression)
     if batch_size < 1:
         raise UserError(f"batch_size must be at least 1, got {batch_size}")
-    if prefix_of(compression):
+    if run.prefix:
         raise UserError("a trace begins with its prompt, so it can't be recorded after a prefix; record Compress(...)")
     check_output(out, resume=resume, overwrite=overwrite)
     named = _named(prompts)
     if not named:
         raise UserError("no prompts were given")
-    digest, longest = _survey(
-        model, named, settings, _statistics(recording, settings, intervention), batch_size, intervention, compression
-    )
-    warn_beyond_training(model, [longest], settings)
+    digest, longest = _survey(run, named, _statistics(recording, run), batch_size)
+    warn_beyond_training(model, [longest], run.settings)
     if not resume:  # else the trace was begun with this very model
         _probe(model, recording.kernel)
     kept = {**asdict(recording), "batch_size": batch_size}
-    attributes = run_attributes(model, settings, kept, digest, intervention, compression)
+    attributes = run_attributes(run, kept, digest)
     store = (
         TraceStore.resume(out, attributes, other_versions=other_versions)
         if resume
@@ -147,8 +145,8 @@ def record(
             observer(Progress(samples_done=done, samples=len(named), step=step.index + 1, most_steps=most))
 
     with store:
-        recorder = _Recorder(model, settings, recording, store, report, intervention, compression)
-        for batch in _batches(model, named, settings, batch_size):
+        recorder = _Recorder(run, recording, store, report)
+        for batch in _batches(run, named, batch_size):
             recorder.record(batch)
     warn_if_nothing(recorder.removed)
     return open_trace(out)
@@ -179,7 +177,8 @@ def _named(prompts: Prompts | Sequence[Prompt]) -> list[Prompt]:
     return [Prompt(str(number), content) for number, content in enumerate(split_prompts(prompts))]
 
 
-def _statistics(recording: Recording, settings: Settings, intervention: Intervention | None) -> Statistics:
+def _statistics(recording: Recording, run: Run) -> Statistics:
+    settings = run.settings
     return Statistics(
         precision=recording.precision,
         groups=GROUPS,
@@ -188,7 +187,7 @@ def _statistics(recording: Recording, settings: Settings, intervention: Interven
         entropy=recording.entropy,
         unconditional=isinstance(settings, Denoising) and settings.cfg_scale > 0,
         final=recording.final,
-        removed=() if at_work(intervention) is None else Removed.names(),
+        removed=() if run.masking is None else MaskingStats.names(),
         maps=recording.maps,
     )
 
@@ -208,26 +207,17 @@ def _probe(model: Model, kernel: str | None) -> None:
         )
 
 
-def _survey(
-    model: Model,
-    prompts: Sequence[Prompt],
-    settings: Settings,
-    statistics: Statistics,
-    batch_size: int,
-    intervention: Intervention | None,
-    compression: Compression | None,
-) -> tuple[str, list[int]]:
+def _survey(run: Run, prompts: Sequence[Prompt], statistics: Statistics, batch_size: int) -> tuple[str, list[int]]:
     """Check every prompt and batch before any work; returns what tells this list of prompts from another, and the
     longest prompt."""
     digest, longest = hashlib.sha256(), list[int]()
-    for batch in _batches(model, prompts, settings, batch_size):
-        new = settings.gen_length if isinstance(settings, Denoising) else settings.max_new_tokens
+    for batch in _batches(run, prompts, batch_size):
         lengths = [len(tokens) for tokens in batch.tokens]
-        check_padding(model, min(lengths), max(lengths), new)
+        check_padding(run.model, min(lengths), max(lengths), run.settings.new_tokens)
         for prompt, tokens in zip(batch.prompts, batch.tokens, strict=True):
             with _naming(prompt):
-                check_prompts(model, [tokens], settings, intervention, compression)
-            plan_layout(_counts(model, tokens, [tokens], settings), statistics)
+                run.check([tokens])
+            plan_layout(_counts(run, tokens, [tokens]), statistics)
             digest.update(repr((prompt.id, tokens)).encode())
             longest = max(longest, tokens, key=len)
     return f"{len(prompts)}, sha256 {digest.hexdigest()[:16]}", longest
@@ -242,26 +232,25 @@ def _naming(prompt: Prompt) -> Iterator[None]:
         raise UserError(f"prompt {prompt.id!r}: {error}") from error
 
 
-def _counts(model: Model, tokens: Sequence[int], batch: Sequence[Sequence[int]], settings: Settings) -> Counts:
+def _counts(run: Run, tokens: Sequence[int], batch: Sequence[Sequence[int]]) -> Counts:
     """Sizes of a sample that is run in this batch."""
-    shape = model.shape
-    new = settings.gen_length if isinstance(settings, Denoising) else settings.max_new_tokens
+    shape = run.model.shape
     return Counts(
-        max_steps=most_steps(model, batch, settings),
+        max_steps=run.max_steps(batch),
         layers=shape.layers,
         heads=shape.heads,
         kv_heads=shape.kv_heads,
-        positions=len(tokens) + new,
+        positions=len(tokens) + run.settings.new_tokens,
     )
 
 
-def _batches(model: Model, prompts: Sequence[Prompt], settings: Settings, size: int) -> Iterator[_Batch]:
+def _batches(run: Run, prompts: Sequence[Prompt], size: int) -> Iterator[_Batch]:
     """Batches in the order of the prompts, each with seeds that depend on the prompts alone."""
     seen: Counter[bytes] = Counter()
     for first in range(0, len(prompts), size):
         some = tuple(prompts[first : first + size])
-        tokens = tuple(_encoded(model, prompt) for prompt in some)
-        yield _Batch(first, some, tokens, tuple(prompt_seeds(tokens, settings.seed, seen)))
+        tokens = tuple(_encoded(run.model, prompt) for prompt in some)
+        yield _Batch(first, some, tokens, tuple(prompt_seeds(tokens, run.settings.seed, seen)))
 
 
 def _encoded(model: Model, prompt: Prompt) -> list[int]:
@@ -273,24 +262,15 @@ class _Recorder:
     """Writes batches into a store; everything but the batch is fixed."""
 
     def __init__(
-        self,
-        model: Model,
-        settings: Settings,
-        recording: Recording,
-        store: TraceStore,
-        observer: Callable[[int, Step, int], None],
-        intervention: Intervention | None,
-        compression: Compression | None,
+        self, run: Run, recording: Recording, store: TraceStore, observer: Callable[[int, Step, int], None]
     ) -> None:
-        self._model = model
-        self._settings = settings
+        self._generation = run
+        self._model = run.model
         self._recording = recording
-        self._statistics = _statistics(recording, settings, intervention)
+        self._statistics = _statistics(recording, run)
         self._store = store
         self._observer = observer
-        self._intervention = intervention
-        self._compression = compression
-        self.removed: Removed | None = None  # in all steps so far; None without an intervention
+        self.removed: MaskingStats | None = None  # in all steps so far; None without an intervention
 
     def record(self, batch: _Batch) -> None:
         """Run one batch and write those of its samples that the trace lacks."""
@@ -305,25 +285,18 @@ class _Recorder:
 
     def _writer(self, batch: _Batch, number: int) -> SampleWriter:
         prompt, tokens = batch.prompts[number], batch.tokens[number]
-        layout = plan_layout(_counts(self._model, tokens, batch.tokens, self._settings), self._statistics)
+        layout = plan_layout(_counts(self._generation, tokens, batch.tokens), self._statistics)
         attributes = {"prompt_length": len(tokens), "seed": batch.seeds[number]}
         return self._store.sample(batch.first + number, prompt.id, layout, attributes)
 
     def _run(self, batch: _Batch, writers: Mapping[Row, SampleWriter]) -> dict[Row, Step]:
         """Generate and write every step; returns each row's last one."""
         ends: dict[Row, Step] = {}
-        removed: Removed | None = None
+        removed: MaskingStats | None = None
         taken = dict.fromkeys(writers, 0)
-        most, done = most_steps(self._model, batch.tokens, self._settings), len(self._store.complete_ids())
+        most, done = self._generation.max_steps(batch.tokens), len(self._store.complete_ids())
         with watch(self._model, self._collect(taken), kernel=self._recording.kernel) as watched:
-            steps = run(
-                self._model,
-                list(batch.tokens),
-                self._settings,
-                seeds=batch.seeds,
-                intervention=self._intervention,
-                compression=self._compression,
-            )
+            steps = self._generation.steps(list(batch.tokens), batch.seeds)
             for step in _keeping(steps, writers):
                 # A row that is done waits for the others: what it would not have done alone is not its own.
                 for row in [row for row in writers if bool(step.takes_part[row.number])]:

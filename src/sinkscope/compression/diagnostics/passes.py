@@ -32,9 +32,9 @@ from sinkscope.attention.statistics import current_labels
 from sinkscope.compression.diagnostics.orders import attention_loss, over_random, random_loss
 from sinkscope.compression.scorers import CachedLayer, HighKeyNorm, KeyDiff, KeyNorm, Random, Scorer
 from sinkscope.compression.scorers.base import mean_over_group
-from sinkscope.decoding import Denoising, Prompts, Step, default_settings, encode_prompts, run
-from sinkscope.decoding.generation import Settings, check_prompts
+from sinkscope.decoding import Denoising, Prompts, Run, Step, default_settings, encode_prompts
 from sinkscope.decoding.sampling import prompt_seeds
+from sinkscope.decoding.settings import Settings
 from sinkscope.errors import UserError
 from sinkscope.families import Model
 from sinkscope.intervals import Floats
@@ -59,7 +59,7 @@ def measure_losses(
     """
     settings = settings or default_settings(model)
     encoded = encode_prompts(model, prompts)
-    check_prompts(model, encoded, settings)
+    Run(model, settings).check(encoded)
     _check(model, settings, scorers)
     seeds = prompt_seeds(encoded, settings.seed)
     found = [_of_prompt(model, *one, settings, scorers) for one in zip(encoded, seeds, strict=True)]
@@ -90,7 +90,7 @@ def _of_prompt(
     looking = _Looking(("block-committed", "block-masked") if both_ways else ("committed",), causal=not both_ways)
     steps: list[xr.Dataset] = []
     with cutting(looking):
-        for step in run(model, [list(tokens)], settings, seeds=[seed]):
+        for step in Run(model, settings).steps([list(tokens)], [seed]):
             layers, looking.layers = looking.layers, []
             if layers:
                 asking = _asking(step, layers[0].keys.shape[2], both_ways)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sinkscope.decoding.generation import check_prompts
+from sinkscope.decoding import Run
 from sinkscope.evaluation.ablation.base import Removal
 from sinkscope.evaluation.grids.examples import check_naming, example_name
 from sinkscope.evaluation.grids.outcomes import Outcome
@@ -45,7 +45,7 @@ class ExactAnswers:
         plan = self.plan
 
         def check(encoded: Sequence[list[int]]) -> None:
-            check_prompts(plan.model, encoded, plan.settings, intervention)
+            Run(plan.model, plan.settings, intervention).check(encoded)
 
         check_naming(check, plan.encoded, self._example)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sinkscope.decoding.intervening import Removed
+from sinkscope.decoding.protocols import MaskingStats
 from sinkscope.errors import UserError
 from sinkscope.evaluation.ablation.base import Measure, Removal
 from sinkscope.evaluation.grids.examples import Examples, check_naming
@@ -142,5 +142,5 @@ def make_infilling(model: Model, examples: Examples, ratio: float) -> Measure:
     return FilledPositions(plan, texts)
 
 
-def _removal(removed: Removed | None) -> Removal | None:
+def _removal(removed: MaskingStats | None) -> Removal | None:
     return None if removed is None else removed.to_dict()

@@ -20,7 +20,7 @@ from sinkscope.decoding.autoregressive import decode_canvas
 from sinkscope.decoding.canvas import Canvas, lay_out
 from sinkscope.decoding.coupling import takes_padding
 from sinkscope.decoding.forward import Forward
-from sinkscope.decoding.step import Step
+from sinkscope.decoding.protocols import Step
 from sinkscope.evaluation.inputs import batches
 from sinkscope.evaluation.passages import token_scores
 from sinkscope.families import Model

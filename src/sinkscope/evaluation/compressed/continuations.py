@@ -23,7 +23,7 @@ import torch
 
 from sinkscope.compression import Compress
 from sinkscope.decoding import encode_prompts
-from sinkscope.decoding.autoregressive import check_autoregressive
+from sinkscope.decoding.canvas import check_autoregressive
 from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.errors import UserError
 from sinkscope.evaluation.compressed.base import Weighed

@@ -22,7 +22,7 @@ from transformers.cache_utils import CacheLayerMixin
 from sinkscope.compression import EMPTY, Compress
 from sinkscope.compression.layers import CompressedLayer
 from sinkscope.decoding.caches import BlockPlace, HeldLayer
-from sinkscope.decoding.compressing_blocks import BlockCompression, BlockLengths, block_layers
+from sinkscope.decoding.protocols import BlockCompression, BlockLengths, block_layers
 from sinkscope.evaluation.compressed.base import Weighed
 from sinkscope.families import Model
 

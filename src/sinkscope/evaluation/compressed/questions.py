@@ -11,7 +11,8 @@ import numpy as np
 
 from sinkscope.compression import Compress
 from sinkscope.decoding import Decoding, encode_prompts
-from sinkscope.decoding.generation import Settings, warn_beyond_training
+from sinkscope.decoding.generation import warn_beyond_training
+from sinkscope.decoding.settings import Settings
 from sinkscope.errors import UserError
 from sinkscope.evaluation.answers import Scorer
 from sinkscope.evaluation.base import Example, Task

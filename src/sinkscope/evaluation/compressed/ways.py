@@ -17,10 +17,10 @@ from types import MappingProxyType
 import torch
 
 from sinkscope.compression import Compress
-from sinkscope.decoding import Decoding, run
-from sinkscope.decoding.generation import Settings, check_prompts
+from sinkscope.decoding import Decoding, Run
+from sinkscope.decoding.protocols import Step
 from sinkscope.decoding.sampling import prompt_seeds
-from sinkscope.decoding.step import Step
+from sinkscope.decoding.settings import Settings
 from sinkscope.errors import UserError
 from sinkscope.evaluation.compressed.contexts import answers_after, read_contexts, together
 from sinkscope.evaluation.compressed.metering import Meter, Metered, fresh_cache
@@ -56,7 +56,7 @@ class Way(ABC):
 
     def check_model(self, model: Model) -> None:
         """Raise `UserError` for a model of the other kind, and for one without a cache."""
-        if model.family.name == "masked-lm":
+        if not model.family.has_cache:
             raise UserError(
                 f"{model.name} is a masked language model without a key-value cache, so there are no keys to drop; "
                 "take an autoregressive or a diffusion model"
@@ -69,7 +69,7 @@ class Way(ABC):
 
     def check(self, model: Model, asked: Sequence[Asked], settings: Settings, compress: Compress | None) -> None:
         """Raise `UserError` for what can't be done to these examples."""
-        check_prompts(model, [one.whole for one in asked], settings, None, Metered(compress=compress))
+        Run(model, settings, None, Metered(compress=compress)).check([one.whole for one in asked])
 
     def batches(self, model: Model, asked: Sequence[Asked], batch_size: int) -> Iterator[list[int]]:
         """Numbers of examples to run together."""
@@ -84,7 +84,7 @@ class Way(ABC):
 
 class _Context(Way):
     def check(self, model: Model, asked: Sequence[Asked], settings: Settings, compress: Compress | None) -> None:
-        check_prompts(model, [one.whole for one in asked], settings)
+        Run(model, settings).check([one.whole for one in asked])
         if compress is not None:
             compress.check(model, [len(one.context) for one in asked])
 
@@ -114,7 +114,7 @@ class _Looped(Way):
     ) -> torch.Tensor:
         prompts, metered = [one.whole for one in asked], Metered(compress=compress)
         lengths = torch.tensor([len(prompt) for prompt in prompts])
-        steps = run(model, prompts, settings, compression=metered)
+        steps = Run(model, settings, None, metered).steps(prompts)
         for step in steps:
             meter.tokens += int(step.committed.sum())
             self.look(step, metered, lengths, meter)

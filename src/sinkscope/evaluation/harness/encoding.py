@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from sinkscope.decoding.words import check_words, encode_text, tokenizer_of
+from sinkscope.decoding.texts import check_words, encode_text, tokenizer_of
 from sinkscope.errors import UserError
 from sinkscope.families import Model
 

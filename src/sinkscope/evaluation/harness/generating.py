@@ -13,15 +13,16 @@ from typing import Any
 
 import torch
 
-from sinkscope.decoding import Denoising, run
-from sinkscope.decoding.generation import Settings, check_prompts, warn_beyond_training
-from sinkscope.decoding.intervening import Removed, added
+from sinkscope.decoding import Denoising, Run
+from sinkscope.decoding.generation import warn_beyond_training
+from sinkscope.decoding.protocols import MaskingStats, added
 from sinkscope.decoding.sampling import prompt_seeds
-from sinkscope.decoding.words import decode_text
+from sinkscope.decoding.settings import Settings
+from sinkscope.decoding.texts import decode_text
 from sinkscope.evaluation.compressed.watching import watched_for
 from sinkscope.evaluation.harness.arguments import Arguments
 from sinkscope.evaluation.harness.encoding import Encoder
-from sinkscope.evaluation.harness.records import Run, stated
+from sinkscope.evaluation.harness.records import TaskRun, stated
 from sinkscope.evaluation.harness.settings import read_wish, settings_for
 from sinkscope.evaluation.harness.stopping import Stops
 from sinkscope.evaluation.inputs import padded_batches
@@ -50,7 +51,7 @@ class _Group:
     until: tuple[str, ...]
 
 
-def answer(model: Model, arguments: Arguments, questions: Sequence[Question], tell: Tell) -> list[Run]:
+def answer(model: Model, arguments: Arguments, questions: Sequence[Question], tell: Tell) -> list[TaskRun]:
     """Answer all questions. Raises `UserError` before the first pass for what can't be answered."""
     encoder = Encoder(model)
     prompts = [encoder.prompt(one.text, f"prompt {number} of {one.task}") for number, one in enumerate(questions)]
@@ -60,7 +61,7 @@ def answer(model: Model, arguments: Arguments, questions: Sequence[Question], te
         groups.setdefault(_group(model, arguments, one), []).append(number)
     for group, numbers in groups.items():
         asked = [prompts[number] for number in numbers]
-        check_prompts(model, asked, group.settings, arguments.masking, arguments.compression)
+        Run(model, group.settings, arguments.masking, arguments.compression).check(asked)
         warn_beyond_training(model, asked, group.settings)
     runs = []
     with watched_for(model, arguments.compression):
@@ -84,10 +85,10 @@ class _Batches:
         self._group = group
         self._stops = Stops(model, group.until)
 
-    def run(self, prompts: Mapping[int, tuple[list[int], int]], tell: Tell) -> Run:
+    def run(self, prompts: Mapping[int, tuple[list[int], int]], tell: Tell) -> TaskRun:
         """prompts: token ids and seed of each question by its number."""
         start, passes = time.perf_counter(), 0
-        removed: Removed | None = None
+        removed: MaskingStats | None = None
         numbers = list(prompts)
         lengths = [len(prompts[number][0]) for number in numbers]
         for batch in padded_batches(self._model, lengths, self._arguments.batch_size):
@@ -96,7 +97,7 @@ class _Batches:
             for number, text in zip(chosen, texts, strict=True):
                 tell(number, text)
             passes, removed = passes + made, added(removed, gone)
-        return Run(
+        return TaskRun(
             task=self._group.task,
             kind="generate_until",
             requests=len(numbers),
@@ -106,16 +107,15 @@ class _Batches:
             removed=removed,
         )
 
-    def _answer(self, prompts: Sequence[tuple[list[int], int]]) -> tuple[list[str], int, Removed | None]:
+    def _answer(self, prompts: Sequence[tuple[list[int], int]]) -> tuple[list[str], int, MaskingStats | None]:
         """Texts, forward passes made, and what was removed from all rows together."""
         encoded, seeds = [tokens for tokens, _ in prompts], [seed for _, seed in prompts]
         settings, removed, passes = self._group.settings, None, 0
         fills = isinstance(settings, Denoising)
         start = 0 if isinstance(settings, Denoising) and settings.gen_length == 0 else max(map(len, encoded))
         stopped = torch.zeros(len(encoded), dtype=torch.bool)
-        masking, compression = self._arguments.masking, self._arguments.compression
-        steps = run(self._model, encoded, settings, seeds=seeds, intervention=masking, compression=compression)
-        for step in steps:
+        run = Run(self._model, settings, self._arguments.masking, self._arguments.compression)
+        for step in run.steps(encoded, seeds):
             passes += 1
             going = step.takes_part.cpu() & ~stopped
             if step.removed is not None:

@@ -18,12 +18,12 @@ import torch
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
 
-from sinkscope.decoding.chats import write_chat
+from sinkscope.decoding.texts import write_chat
 from sinkscope.errors import UserError
 from sinkscope.evaluation.harness.arguments import Arguments, read_arguments
 from sinkscope.evaluation.harness.encoding import Encoder
 from sinkscope.evaluation.harness.generating import Question, answer
-from sinkscope.evaluation.harness.records import Run
+from sinkscope.evaluation.harness.records import TaskRun
 from sinkscope.evaluation.harness.scoring import Pair, Scored, score, windows
 from sinkscope.evaluation.harness.settings import check_kind
 from sinkscope.evaluation.harness.working import counting, smaller_batches
@@ -43,7 +43,7 @@ class SinkscopeLM(LM):  # type: ignore[misc]  # the harness is untyped
         self.description = describe_model(self.arguments.pretrained, revision=self.arguments.revision)
         _check(self.arguments, self.description)
         self._given = given
-        self._runs: list[Run] = []
+        self._runs: list[TaskRun] = []
         self._template: str | None = None
 
     @classmethod

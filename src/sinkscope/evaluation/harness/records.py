@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sinkscope.decoding.generation import Settings
-from sinkscope.decoding.intervening import Removed
+from sinkscope.decoding.protocols import MaskingStats
+from sinkscope.decoding.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class TaskRun:
     """Requests of one task that were answered alike."""
 
     task: str
@@ -23,7 +23,7 @@ class Run:
     settings: dict[str, Any]
     standard_error: float | None = None
     """Mean Monte Carlo error of a likelihood, in nats, where it is an estimate."""
-    removed: Removed | None
+    removed: MaskingStats | None
     """What an intervention took away, (1,), over all requests."""
 
     def to_dict(self) -> dict[str, Any]:

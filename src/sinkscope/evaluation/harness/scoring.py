@@ -19,14 +19,14 @@ from dataclasses import dataclass, replace
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from sinkscope.compression import Compress
-from sinkscope.decoding import Denoising, default_settings, run
-from sinkscope.decoding.intervening import Removed, added, at_work
+from sinkscope.decoding import Denoising, Run, default_settings
+from sinkscope.decoding.protocols import MaskingStats, active, added
 from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.errors import UserError
 from sinkscope.evaluation.compressed.contexts import read_contexts, scores_after, together
 from sinkscope.evaluation.compressed.watching import watched_for
 from sinkscope.evaluation.harness.arguments import Arguments
-from sinkscope.evaluation.harness.records import Run
+from sinkscope.evaluation.harness.records import TaskRun
 from sinkscope.evaluation.harness.working import counting, smaller_batches
 from sinkscope.evaluation.inputs import check_lengths, check_single_pass
 from sinkscope.evaluation.likelihood import log_likelihood
@@ -61,7 +61,7 @@ def windows(tokens: Sequence[int], start: Sequence[int], context: int) -> list[P
 
 def score(
     model: Model, arguments: Arguments, kind: str, tasks: Sequence[str], pairs: Sequence[Sequence[Pair]]
-) -> tuple[list[list[Scored]], list[Run]]:
+) -> tuple[list[list[Scored]], list[TaskRun]]:
     """Score the pairs of each request, task by task, and say how.
 
     kind: of the requests. tasks, pairs: of each request. Raises `UserError` before a task's first pass.
@@ -86,11 +86,11 @@ def score(
 
 def _score(
     model: Model, arguments: Arguments, task: str, kind: str, pairs: Sequence[Pair], observer: Observer
-) -> tuple[list[Scored], Run]:
+) -> tuple[list[Scored], TaskRun]:
     start = time.perf_counter()
     scorer = _estimated if model.family.bidirectional else _exact
     outcome = scorer(model, arguments, pairs, observer)
-    made = Run(
+    made = TaskRun(
         task=task,
         kind=kind,
         requests=len(pairs),
@@ -109,7 +109,7 @@ class _Outcome:
     settings: dict[str, object]
     passes: int | None = None
     standard_error: float | None = None
-    removed: Removed | None
+    removed: MaskingStats | None
 
 
 def _exact(model: Model, arguments: Arguments, pairs: Sequence[Pair], observer: Observer) -> _Outcome:
@@ -123,7 +123,7 @@ def _exact(model: Model, arguments: Arguments, pairs: Sequence[Pair], observer: 
         intervention=arguments.masking,
         observer=observer,
     )
-    removed: Removed | None = None
+    removed: MaskingStats | None = None
     for one in found:
         removed = added(removed, one.removed)
     scores = [(one.value, one.greedy) for one in found]
@@ -133,7 +133,7 @@ def _exact(model: Model, arguments: Arguments, pairs: Sequence[Pair], observer: 
 def _compressed(
     model: Model, arguments: Arguments, compression: Compress, pairs: Sequence[Pair], observer: Observer
 ) -> _Outcome:
-    if at_work(arguments.masking) is not None:
+    if active(arguments.masking) is not None:
         raise UserError("likelihoods can't be made with keys masked and others dropped; leave one out")
     given, rest = [len(pair.given) for pair in pairs], [len(pair.scored) for pair in pairs]
     check_lengths(model, [sum(one) for one in zip(given, rest, strict=True)], "text")
@@ -166,7 +166,7 @@ def _estimated(model: Model, arguments: Arguments, pairs: Sequence[Pair], observ
     scores: list[Scored] = []
     errors: list[float] = []
     passes = 0
-    removed: Removed | None = None
+    removed: MaskingStats | None = None
     for number, pair in enumerate(pairs):
         found = log_likelihood(
             model,
@@ -205,6 +205,6 @@ def _fills_alike(model: Model, arguments: Arguments, pair: Pair) -> bool:
         confidence=own.confidence,
         cfg_scale=arguments.cfg_scale,
     )
-    for step in run(model, [pair.given], settings, intervention=arguments.masking):
+    for step in Run(model, settings, arguments.masking).steps([pair.given]):
         filled = step.canvas[0, len(pair.given) :].tolist()
     return bool(filled == pair.scored)

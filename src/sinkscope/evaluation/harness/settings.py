@@ -17,7 +17,7 @@ from typing import Any
 from lm_eval.models.utils import normalize_gen_kwargs
 
 from sinkscope.decoding import Decoding, Denoising, default_settings
-from sinkscope.decoding.generation import Settings
+from sinkscope.decoding.settings import Settings
 from sinkscope.errors import UserError
 from sinkscope.evaluation.harness.arguments import SAMPLING_TOP_K
 from sinkscope.families import Model

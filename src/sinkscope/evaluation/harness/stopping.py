@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
 
-from sinkscope.decoding.words import decode_text
+from sinkscope.decoding.texts import decode_text
 from sinkscope.families import Model
 
 _MARGIN = 8

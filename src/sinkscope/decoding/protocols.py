@@ -1,0 +1,290 @@
+"""What a decoding loop asks of an intervention and of a compression, and what it yields after every pass.
+
+The interventions themselves are in `sinkscope.interventions`, the compressions in `sinkscope.compression`; loops only
+carry them. Before each pass a loop tells an intervention what the model is about to see (`PassContext`), and after it
+asks what was taken away (`MaskingStats`). A compression makes the caches of a loop.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import torch
+from transformers import Cache, DynamicCache
+
+from sinkscope.attention.cutting import Cutter
+from sinkscope.decoding.caches import BlockLayer, BlockPlace, HeldLayer
+from sinkscope.decoding.canvas import Canvas
+from sinkscope.errors import NothingMaskedWarning, UserError
+from sinkscope.families import Model
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PassContext:
+    """The pass that is about to be made."""
+
+    tokens: torch.Tensor
+    """(batch, position) token ids that are there to be attended to."""
+    fed: tuple[int, int]
+    """Columns whose queries are computed, first and one past the last."""
+    groups: torch.Tensor
+    """(batch, query) who asks: index into `attention.GROUPS`, -1 for padding and for rows that wait for others."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MaskingStats:
+    """What was taken away, sums over the layers and heads of a pass, (batch,) each.
+
+    Or over many passes. Sums, so that parts add up: divide by `units`, or by `keys`.
+    """
+
+    units: torch.Tensor
+    """Layers and heads with sinks by the rule."""
+    keys: torch.Tensor
+    """Keys cut."""
+    mask_keys: torch.Tensor
+    """Of these, keys that hold the mask token."""
+    repeated_keys: torch.Tensor
+    """Of these, keys that the same layer and head lost in the pass before as well."""
+    mass: torch.Tensor
+    """Attention removed: the share that the affected queries would have paid to the cut keys in this very pass."""
+    wanted_mass: torch.Tensor
+    """Received attention of the sinks, by the map that they were found in."""
+    chosen_mass: torch.Tensor
+    """Received attention, by the same map, of the keys that were cut: sinks or controls."""
+
+    @classmethod
+    def nothing(cls, rows: int, device: torch.device) -> MaskingStats:
+        """For a pass without any cut."""
+        return cls(**{name: torch.zeros(rows, dtype=torch.float64, device=device) for name in cls.names()})
+
+    @classmethod
+    def from_sums(cls, sums: Mapping[str, float]) -> MaskingStats:
+        """One row of these sums."""
+        return cls(**{name: torch.tensor([sums[name]], dtype=torch.float64) for name in cls.names()})
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """Names of the sums."""
+        return tuple(one.name for one in fields(cls))
+
+    def plus(self, other: MaskingStats) -> MaskingStats:
+        """Sums of both."""
+        return MaskingStats(**{name: value + vars(other)[name] for name, value in vars(self).items()})
+
+    def first(self, rows: int) -> MaskingStats:
+        """The first rows alone: with guidance, those with the prompt."""
+        return MaskingStats(**{name: value[:rows] for name, value in vars(self).items()})
+
+    def row(self, number: int) -> MaskingStats:
+        """One row alone."""
+        return MaskingStats(**{name: value[number : number + 1] for name, value in vars(self).items()})
+
+    def of(self, rows: torch.Tensor) -> MaskingStats:
+        """The same, zero for rows that are not in `rows` (batch,) boolean."""
+        return MaskingStats(**{name: value * rows for name, value in vars(self).items()})
+
+    def whole(self) -> MaskingStats:
+        """All rows in one, (1,) each."""
+        return MaskingStats(**{name: value.sum(0, keepdim=True) for name, value in vars(self).items()})
+
+    def to_dict(self) -> dict[str, float | None]:
+        """Means over all rows: keys, mass, wanted and chosen mass for a layer and head with sinks, and shares of the
+        keys. None where nothing was cut."""
+        total = {name: float(value.sum()) for name, value in vars(self).items()}
+
+        def mean(name: str, over: str) -> float | None:
+            return total[name] / total[over] if total[over] else None
+
+        return {
+            "keys": mean("keys", "units"),
+            "mass": mean("mass", "units"),
+            "sink_mass": mean("wanted_mass", "units"),
+            "cut_mass": mean("chosen_mass", "units"),
+            "mask_share": mean("mask_keys", "keys"),
+            "repeated_share": mean("repeated_keys", "keys"),
+        }
+
+
+def added(removed: MaskingStats | None, more: MaskingStats | None) -> MaskingStats | None:
+    """Sums of both; None stands for a pass without an intervention."""
+    if removed is None or more is None:
+        return removed or more
+    return removed.plus(more)
+
+
+class Intervening(Cutter, Protocol):
+    """An intervention at work on one canvas."""
+
+    def begin(self, occasion: PassContext) -> None:
+        """The next pass is about to be made."""
+
+    def finish(self) -> MaskingStats:
+        """What the pass just made lost, for each row of the canvas."""
+
+
+@runtime_checkable
+class Intervention(Protocol):
+    """Something that may cut keys from attention while a model generates."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether it changes nothing at all; then nothing of it is run."""
+
+    @property
+    def clean_copy(self) -> bool:
+        """Whether each row must be accompanied by a copy that loses nothing; twice the work."""
+
+    def check(self, model: Model, *, fewest: int, most: int, passes: int) -> None:
+        """Raise `UserError` for what can't be done to this model, or would change nothing. fewest, most: numbers of
+        keys in a row of attention from which some are cut. passes: the most that a text takes."""
+
+    def start(self, model: Model, canvas: Canvas, seeds: Sequence[int], copies: int) -> Intervening:
+        """Begin on a canvas. The last `copies` of its rows are copies that lose nothing."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its settings as JSON."""
+
+
+_Kind = TypeVar("_Kind", bound=Intervention)
+
+
+def active(intervention: _Kind | None) -> _Kind | None:
+    """The intervention, or None where it changes nothing. Raises `UserError` for what is no intervention."""
+    if intervention is None:
+        return None
+    if not isinstance(intervention, Intervention):
+        raise UserError(f"an intervention is None or MaskSinks(...), got {intervention!r}; write MaskSinks(that)")
+    return None if intervention.idle else intervention
+
+
+def check_intervention(intervention: Intervention | None, model: Model, *, fewest: int, most: int, passes: int) -> None:
+    """Raise `UserError` for what is no intervention, and for one that can't be made; see `Intervention.check`."""
+    masking = active(intervention)
+    if masking is not None:
+        masking.check(model, fewest=fewest, most=most, passes=passes)
+
+
+def warn_if_nothing(removed: MaskingStats | None) -> None:
+    """Warn, with `NothingMaskedWarning`, where an intervention took nothing away in a whole run."""
+    if removed is not None and not bool(removed.mass.any()):
+        message = "nothing was masked: no key was marked in the steps, layers, heads and classes named; name others"
+        warnings.warn(message, NothingMaskedWarning, stacklevel=3)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One forward pass and what was committed after it.
+
+    Columns are those of the left-padded batch. An autoregressive canvas grows by one column a step: `seen` has one
+    column less than `canvas`.
+    """
+
+    index: int
+    """Number of the forward pass, from 0."""
+    block: int
+    """Number of the current block, from 0 (always 0 for autoregressive models)."""
+    block_range: tuple[int, int]
+    """Columns of the current block, first and one past the last."""
+    queries: tuple[int, int]
+    """Columns fed in this pass, first and one past the last; fewer than all with a cache."""
+    seen: torch.Tensor
+    """(batch, position) the token ids that the model saw."""
+    canvas: torch.Tensor
+    """(batch, position) the token ids after the commits."""
+    committed: torch.Tensor
+    """(batch, position) boolean, the positions committed now."""
+    confidence: torch.Tensor
+    """(batch, position) float32, confidence of what was committed now, NaN elsewhere."""
+    groups: torch.Tensor
+    """(batch, query) who asks: index into `attention.GROUPS`, -1 for padding and for rows that take no part."""
+    takes_part: torch.Tensor
+    """(batch,) boolean: rows that would make this pass alone too; the others are done and only carried along."""
+    removed: MaskingStats | None = None
+    """What an intervention took away in this pass, for each row; None where nobody intervenes."""
+
+    def add_to(self, removed: MaskingStats | None) -> MaskingStats | None:
+        """What was removed before and now, of rows that take part; None where nobody intervenes."""
+        return added(removed, None if self.removed is None else self.removed.of(self.takes_part))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockLengths:
+    """One row at one block, in tokens.
+
+    prompt: of its prompt. before: in front of the block. context: whose keys the cache holds, and may drop. fed: whose
+    keys every pass computes anew.
+    """
+
+    prompt: int
+    before: int
+    context: int
+    fed: int
+
+
+class BlockCompression(Protocol):
+    """A compression in the block caches of one model."""
+
+    def check(self, blocks: Sequence[BlockLengths]) -> None:
+        """Raise `UserError` for what can't be done at these blocks."""
+
+    def fewest_keys(self, lengths: BlockLengths) -> int:
+        """The fewest keys that a layer attends to in a pass over the cache."""
+
+    def layers(self, place: BlockPlace, seeds: Sequence[int]) -> Sequence[HeldLayer]:
+        """Empty layers of a block's cache. seeds: one a row, for random choices."""
+
+
+@runtime_checkable
+class Compression(Protocol):
+    """Something that makes caches which drop keys."""
+
+    @property
+    def prefix(self) -> tuple[int, ...]:
+        """Token ids that the cache holds before any prompt is read; prompts go on after them."""
+
+    def check(self, model: Model, lengths: Sequence[int]) -> None:
+        """Raise `UserError` for what can't be done to this model, with prompts of so many tokens."""
+
+    def ready(self, model: Model) -> None:
+        """Raise `UserError` for what is not there when the first pass is about to be made: a watcher, say."""
+
+    def cache(self, model: Model, seeds: Sequence[int]) -> Cache:
+        """A cache for these rows of a batch, with the prefix in it. seeds: one a row, for random choices."""
+
+    def fewest_keys(self, model: Model, length: int) -> int:
+        """The fewest keys that a layer may hold of a row whose prompt has so many tokens, or more."""
+
+    def for_blocks(self, model: Model) -> BlockCompression:
+        """The same in the block caches of a diffusion model. Raises `UserError` for what can't be done there."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its settings as JSON."""
+
+
+def prefix_of(compression: Compression | None) -> tuple[int, ...]:
+    """Tokens that are there before any prompt. Raises `UserError` for what is no compression."""
+    if compression is None:
+        return ()
+    if not isinstance(compression, Compression):
+        raise UserError(f"a compression is None, Compress(...) or a Prefix, got {compression!r}; write Compress(that)")
+    return compression.prefix
+
+
+def cache_for(compression: Compression | None, model: Model, seeds: Sequence[int]) -> Cache:
+    """The cache of a decoding loop."""
+    if compression is None:
+        return DynamicCache(config=model.network.config)
+    return compression.cache(model, seeds)
+
+
+def block_layers(
+    dropping: BlockCompression | None, model: Model, place: BlockPlace, seeds: Sequence[int]
+) -> Sequence[HeldLayer]:
+    """Empty layers of a block's cache."""
+    if dropping is None:
+        return [BlockLayer(place) for _ in range(model.shape.layers)]
+    return dropping.layers(place, seeds)
