@@ -35,7 +35,8 @@ from sinkscope.errors import UserError
 from sinkscope.intervals import FEW, Floats, score_interval
 from sinkscope.sinks import SinkRule
 from sinkscope.sinks.lexicon import model_attributes
-from sinkscope.sinks.tables.json_ready import plain, table_to_dict
+from sinkscope.sinks.tables import plain, table_to_dict
+from sinkscope.sinks.tables.base import by_layer
 
 BOUNDS = (0.025, 0.975)
 PHASES = 4
@@ -211,7 +212,7 @@ def sample_sums(sample: xr.Dataset, rule: SinkRule, ratio: float, which: Which, 
             **_phases(correlation),
             "negative": (correlation < 0).sum(["step", "kv_head"]),
             "random": random_correlations(attention, draws, seed),
-            **_rows(norm_loss(sample, which)["relative"], "loss"),
+            **by_layer(norm_loss(sample, which)["relative"], "loss"),
             "overlap": overlap["held"],
             "overlap_chance": overlap["chance"],
             "overlap_of": overlap["sinks"],
@@ -232,15 +233,9 @@ def _phases(values: xr.DataArray) -> dict[str, xr.DataArray]:
     }
 
 
-def _rows(values: xr.DataArray, name: str) -> dict[str, xr.DataArray]:
-    rest = [dim for dim in values.dims if dim != "layer"]
-    return {name: values.sum(rest), f"{name}_of": values.notnull().sum(rest)}
-
-
 def _beside_chance(values: xr.DataArray, chance: xr.DataArray, name: str) -> dict[str, xr.DataArray]:
     expected = chance.where(values.notnull())
-    rest = [dim for dim in values.dims if dim != "layer"]
-    return {**_rows(values, name), f"{name}_chance": expected.sum(rest)}
+    return {**by_layer(values, name), f"{name}_chance": by_layer(expected, "chance")["chance"]}
 
 
 def mean_of(sums: xr.Dataset, name: str, keep: tuple[str, ...], of: str | None = None) -> xr.DataArray:

@@ -59,7 +59,7 @@ def keys_of(layer: CacheLayerMixin, lengths: torch.Tensor) -> int:
     return int(lengths.clamp(max=layer.keys.shape[2]).sum())
 
 
-@keys_of.register
+@keys_of.register(CompressedLayer)
 def _(layer: CompressedLayer[Any], lengths: torch.Tensor) -> int:
     contents = layer.holding.contents
     return int(lengths.sum()) if contents is None else int((contents.columns[:, 0] != EMPTY).sum())
@@ -94,12 +94,12 @@ def _(layer: HeldLayer, lengths: torch.Tensor) -> float:
     return (float(lengths.sum()) + len(lengths) * own) / (len(lengths) * (int(lengths.max()) + own))
 
 
-@filled.register
+@filled.register(CompressedLayer)
 def _(layer: CompressedLayer[Any], lengths: torch.Tensor) -> float:
     contents, plain = layer.holding.contents, layer.holding.plain
     if contents is None:
         assert plain is not None
-        return filled(plain, lengths)
+        return float(filled(plain, lengths))
     return keys_of(layer, lengths) / max(1, contents.columns[:, 0].numel())
 
 

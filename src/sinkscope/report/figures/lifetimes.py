@@ -26,7 +26,7 @@ from sinkscope.report.figures.panels import fresh_axes, panels, percent_axis, wh
 from sinkscope.report.figures.registry import figure
 from sinkscope.report.figures.style import LINES, house_style
 from sinkscope.sinks import SinkRule, displacement
-from sinkscope.sinks.lifetimes import lifetime_counts, survivors
+from sinkscope.sinks.motion import lifetime_counts, survivors
 from sinkscope.sinks.tables.base import add_sums
 
 LIVES = "every sink of every layer and head, Kaplan-Meier"

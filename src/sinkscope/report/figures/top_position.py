@@ -19,7 +19,7 @@ from sinkscope.report.figures.panels import fresh_axes, owner, whole_ticks
 from sinkscope.report.figures.registry import figure
 from sinkscope.report.figures.style import LINES, SOFT, house_style
 from sinkscope.sinks import received_from, sink_positions
-from sinkscope.sinks.where import NOWHERE
+from sinkscope.sinks.find import NOWHERE
 
 STRONGEST = "the strongest key"
 _MARKERS = 16

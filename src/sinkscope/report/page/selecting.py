@@ -15,7 +15,7 @@ import xarray as xr
 from sinkscope.errors import UserError
 from sinkscope.report.naming import distinct_labels, masking_of, model_name
 from sinkscope.report.traces import nothing_recorded, open_traces, started_ids, unfinished_note
-from sinkscope.sinks.pick import pick
+from sinkscope.sinks.find import pick
 from sinkscope.trace import Trace
 
 
