@@ -17,7 +17,7 @@ from commands import sinkscope
 
 from sinkscope.compression import KeyDiff, KeyNorm, Random, SparseDLLM, Streaming, ValueNorm
 from sinkscope.compression.diagnostics import measure_losses, summarise_norms
-from sinkscope.compression.diagnostics.intervals import with_interval
+from sinkscope.compression.diagnostics.report import with_interval
 from sinkscope.decoding import Decoding, Denoising, encode_prompts
 from sinkscope.evaluation import examples, find_task
 from sinkscope.evaluation.texts import reactions

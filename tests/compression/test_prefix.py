@@ -144,8 +144,8 @@ def test_a_broken_write_leaves_what_was_there(
     def broken(*_: object, **__: object) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr("sinkscope.compression.saved.os.fsync", broken)
-    with pytest.raises(UserError, match="can't be written: no space left; free some space or choose another place"):
+    monkeypatch.setattr(Path, "replace", broken)
+    with pytest.raises(UserError, match=r"can't be written .*no space left"):
         save_prefix(compress_prefix(llama, [[20, 21, 22]], HALF), path, overwrite=True)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
@@ -153,16 +153,15 @@ def test_a_broken_write_leaves_what_was_there(
 
 def test_nothing_is_overwritten_unasked(prefix: Prefix, tmp_path: Path) -> None:
     save_prefix(prefix, tmp_path / "book.safetensors")
-    with pytest.raises(UserError, match="exists already; choose another file, or overwrite it"):
+    with pytest.raises(UserError, match="exists already"):
         save_prefix(prefix, tmp_path / "book.safetensors")
     save_prefix(prefix, tmp_path / "book.safetensors", overwrite=True)
-    with pytest.raises(UserError, match="exists already"):
+    with pytest.raises(UserError, match="is a folder"):
         save_prefix(prefix, tmp_path, overwrite=True)
-    with pytest.raises(UserError, match="does not exist; make it first"):
+    with pytest.raises(UserError, match="can't be written"):
         save_prefix(prefix, tmp_path / "nowhere" / "book.safetensors")
-    # With what is put around it while it is written this name is too long, for root too.
-    with pytest.raises(UserError, match=r"can't be written: .*; free some space or choose another place") as caught:
-        save_prefix(prefix, tmp_path / ("b" * 250))
+    with pytest.raises(UserError, match="can't be written") as caught:
+        save_prefix(prefix, tmp_path / ("b" * 256))
     assert "\n" not in str(caught.value)
 
 

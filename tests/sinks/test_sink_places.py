@@ -21,7 +21,7 @@ from sinkscope.sinks import (
     sink_distances,
     sink_k,
 )
-from sinkscope.sinks.distance import mask_distances
+from sinkscope.sinks.surroundings import mask_distances
 
 
 def test_distances_by_hand() -> None:

@@ -40,7 +40,7 @@ from sinkscope.sinks import (
     sweep_epsilon,
     table_rows,
 )
-from sinkscope.sinks.tables.json_ready import plain
+from sinkscope.sinks.tables import plain
 
 RULE = Excess(0.9)
 

@@ -21,7 +21,7 @@ from sinkscope.sinks import (
     sink_tokens,
 )
 from sinkscope.sinks.lexicon import plain_text
-from sinkscope.sinks.tokens import sink_cells
+from sinkscope.sinks.surroundings import sink_cells
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ How the parts fit, for whoever builds on them:
   after each block's full pass. There scorers see `causal=False`, the block's queries, keys on both sides of the block.
 - `settings.py`: `Compress`, the settings. `prefix.py`, `saved.py`: a context read once, kept and saved.
 
-Decoding loops know a `Compression` by `decoding.protocols`, which `Compress` and `Prefix` implement; the denoising
-loop asks it for what it does to blocks (`BlockCompression`).
+Decoding loops know a `Compression` by `decoding.protocols`, which `Compress` and `Prefix` implement; the denoising loop
+asks it for what it does to blocks.
 
 Positions and real slots are (batch, kv_head, key), because heads differ once keys were dropped twice. Received
 attention is (batch, head, key), summed over all queries so far. Of equally important keys the left one stays.

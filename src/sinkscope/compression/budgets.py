@@ -12,7 +12,7 @@ Rows of a batch count their own real tokens, so a row keeps what it would keep a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
@@ -31,12 +31,11 @@ class Budget(ABC):
         """How many of a row's `length` keys stay in this layer."""
 
     @abstractmethod
-    def check(self, layers: int) -> None:
-        """Raise `UserError` for layers that a model with so many does not have."""
-
-    @abstractmethod
     def to_plain(self) -> Any:
         """The budget as JSON, from which `read_budget` builds it again."""
+
+    def check(self, layers: int) -> None:  # noqa: B027 - most budgets are the same for all layers
+        """Raise `UserError` for layers that a model with so many does not have."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +48,8 @@ class Ratio(Budget):
         if isinstance(self.ratio, bool) or not isinstance(self.ratio, int | float) or not 0 < self.ratio <= 1:
             raise UserError(f"the ratio kept must lie above 0 and be at most 1, got {self.ratio!r}")
 
-    def kept(self, length: int, layer: int) -> int:
-        del layer
+    def kept(self, length: int, layer: int) -> int:  # noqa: ARG002 - all layers alike
         return ceil(Fraction(repr(float(self.ratio))) * length)
-
-    def check(self, layers: int) -> None:
-        del layers
 
     def to_plain(self) -> Any:
         return float(self.ratio)
@@ -70,12 +65,8 @@ class Tokens(Budget):
         if isinstance(self.tokens, bool) or not isinstance(self.tokens, int) or self.tokens < 1:
             raise UserError(f"a budget in tokens must be a whole number of at least 1, got {self.tokens!r}")
 
-    def kept(self, length: int, layer: int) -> int:
-        del layer
+    def kept(self, length: int, layer: int) -> int:  # noqa: ARG002 - all layers alike
         return min(length, self.tokens)
-
-    def check(self, layers: int) -> None:
-        del layers
 
     def to_plain(self) -> Any:
         return self.tokens
@@ -152,17 +143,11 @@ def as_budget(budget: Budget | float | int) -> Budget:
 
 def read_budget(plain: Any) -> Budget:
     """The budget that `to_plain` wrote."""
-    if isinstance(plain, float):
-        return Ratio(plain)
-    if isinstance(plain, int):
-        return Tokens(plain)
+    if isinstance(plain, float | int):
+        return Ratio(plain) if isinstance(plain, float) else Tokens(plain)
     if "skip_layers" in plain:
         return SkipLayers(read_budget(plain["budget"]), tuple(plain["skip_layers"]))
-    return PerLayerBudget(tuple(_read_each(plain["per_layer"])))
-
-
-def _read_each(plain: Sequence[Any]) -> list[Budget]:
-    return [read_budget(one) for one in plain]
+    return PerLayerBudget(tuple(read_budget(one) for one in plain["per_layer"]))
 
 
 def read_budget_spec(spec: str) -> Budget:

@@ -13,14 +13,12 @@ from typing import Any
 import torch
 from transformers import Cache
 
-from sinkscope.compression.budgets import Budget
 from sinkscope.compression.contents import LayerRules, check_protected
 from sinkscope.compression.layers import BlockHolding, CompressedLayer, GrowingHolding, never_attended
 from sinkscope.compression.networks import windows_of
-from sinkscope.compression.scorers import Rotation, Scorer
 from sinkscope.decoding.caches import BlockPlace, HeldLayer
 from sinkscope.decoding.protocols import BlockLengths
-from sinkscope.families import Model, Shape
+from sinkscope.families import Model
 from sinkscope.seeds import seed_from
 
 
@@ -95,16 +93,14 @@ class CompressedBlocks:
     themselves to the whole cache; longer blocks show more of what dropping does.
     """
 
-    scorer: Scorer
-    budget: Budget
+    rules: LayerRules
     seed: int
-    shape: Shape
-    rotation: Rotation | None
+    layer_count: int
 
     def check(self, blocks: Sequence[BlockLengths]) -> None:
         """Raise `UserError` for a budget that is smaller than what is protected."""
         for one in blocks:
-            check_protected(self.scorer, self._fewest(one), one.context, one.before, one.prompt)
+            check_protected(self.rules.scorer, self._fewest(one), one.context, one.before, one.prompt)
 
     def fewest_keys(self, lengths: BlockLengths) -> int:
         """The fewest keys that a layer attends to in a pass over the cache."""
@@ -113,19 +109,11 @@ class CompressedBlocks:
     def layers(self, place: BlockPlace, seeds: Sequence[int]) -> Sequence[HeldLayer]:
         """Empty layers of a block's cache. seeds: one a row, for random choices."""
         own = row_seeds(self.seed, seeds)
-        rules = LayerRules(
-            scorer=self.scorer,
-            budget=self.budget,
-            layer=0,
-            heads=self.shape.heads,
-            rotation=self.rotation,
-            block=place,
-        )
-        layers = range(self.shape.layers)
-        return [CompressedLayer(BlockHolding(replace(rules, layer=layer), own, place)) for layer in layers]
+        rules = [replace(self.rules, layer=layer, block=place) for layer in range(self.layer_count)]
+        return [CompressedLayer(BlockHolding(one, own, place)) for one in rules]
 
     def _fewest(self, lengths: BlockLengths) -> int:
-        return min(self.budget.kept(lengths.context, layer) for layer in range(self.shape.layers))
+        return min(self.rules.budget.kept(lengths.context, layer) for layer in range(self.layer_count))
 
 
 def row_seeds(own: int, seeds: Sequence[int] | None) -> list[int]:

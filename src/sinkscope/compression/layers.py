@@ -38,8 +38,9 @@ def _not_cropped(_: CacheLayerMixin, __: int) -> None:
     )
 
 
-def _initialized(layer: CacheLayerMixin, *_: torch.Tensor) -> None:
+def _initialized(layer: CacheLayerMixin, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
     """Nothing is made beforehand."""
+    del key_states, value_states
     layer.is_initialized = True
 
 
@@ -56,7 +57,7 @@ class CompressedLayer(HeldLayer, Generic[H]):  # type: ignore[no-untyped-call]
     def __init__(self, holding: H) -> None:
         self.is_sliding = holding.window is not None
         self.is_initialized = False
-        self.holding = holding
+        self.holding: H = holding
 
     @property
     def keys(self) -> torch.Tensor | None:  # type: ignore[override]

@@ -3,25 +3,22 @@
     save_prefix(prefix, "book.safetensors")
     prefix = load_prefix("book.safetensors", model)
 
-A file is written beside its place and moved there when it is whole, so a broken run leaves what was there before. It
-says which format it has, and which model, revision, family and dtype it belongs to; another model is refused. A SHA-256
-of settings and tensors goes with them, so that a damaged file is refused too: a flipped bit would answer otherwise.
+A file is there whole or not at all, so a broken run leaves what was there before. It says which format it has, and
+which model, revision, family and dtype it belongs to; another model is refused. A SHA-256 of settings and tensors goes
+with them, so that a damaged file is refused too: a flipped bit would answer otherwise.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import safe_open
+from safetensors.torch import save
 
 from sinkscope.compression.contents import Contents
 from sinkscope.compression.prefix import Prefix
@@ -29,7 +26,7 @@ from sinkscope.compression.settings import check_model, empty_cache, read_compre
 from sinkscope.errors import UserError, refusing
 from sinkscope.families import Model
 from sinkscope.families.describe import Identity, check_identity
-from sinkscope.files import parse_json
+from sinkscope.files import parse_json, require_place, write_whole
 
 FORMAT_VERSION = 2
 _HEADER = "sinkscope_prefix"
@@ -40,10 +37,7 @@ def save_prefix(prefix: Prefix, path: str | Path, *, overwrite: bool = False) ->
     """Write a prefix. Raises `UserError` where there is a file already, unless it may be overwritten, and where none
     can be written."""
     path = Path(path)
-    if path.is_dir() or (path.exists() and not overwrite):
-        raise UserError(f"{path} exists already; choose another file, or overwrite it")
-    if not path.parent.is_dir():
-        raise UserError(f"the folder {path.parent} does not exist; make it first")
+    require_place(path, "the prefix", overwrite=overwrite)
     tensors, layers = {}, []
     for number, layer in enumerate(prefix.kept.dropping):
         holding = layer.holding
@@ -61,7 +55,7 @@ def save_prefix(prefix: Prefix, path: str | Path, *, overwrite: bool = False) ->
         "layers": layers,
     }
     header["sha256"] = _digest(header, tensors)
-    _write(path, tensors, {_HEADER: json.dumps(header)})
+    write_whole(path, [save(tensors, {_HEADER: json.dumps(header)})])
 
 
 def _digest(header: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> str:
@@ -71,21 +65,6 @@ def _digest(header: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> s
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
         digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _write(path: Path, tensors: Mapping[str, torch.Tensor], metadata: dict[str, str]) -> None:
-    """Whole or not at all: written beside, then moved."""
-    beside = path.with_name(f".{path.name}.{uuid4().hex}")
-    try:
-        save_file(dict(tensors), beside, metadata=metadata)
-        with beside.open("rb+") as file:
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"{path} can't be written: {error}; free some space or choose another place") from error
-    finally:
-        with suppress(OSError):
-            beside.unlink()
 
 
 def load_prefix(path: str | Path, model: Model) -> Prefix:

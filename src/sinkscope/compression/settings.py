@@ -59,10 +59,10 @@ class Compress:
         object.__setattr__(self, "budget", as_budget(self.budget))
         require_one_of("when", self.when, WHEN)
         if (self.prune_after is None) != (self.when == "prompt"):
-            fault = (
+            needs = (
                 "drops once, without prune_after" if self.when == "prompt" else "needs prune_after, a number of keys"
             )
-            raise UserError(f"when={self.when!r} {fault}; got prune_after={self.prune_after}")
+            raise UserError(f"when={self.when!r} {needs}; got prune_after={self.prune_after}")
         if self.prune_after is not None:
             check_whole("prune_after", self.prune_after, 1)
 
@@ -88,13 +88,7 @@ class Compress:
                 f"when={self.when!r}"
             )
         check_model(self, model)
-        return CompressedBlocks(
-            scorer=self.how,
-            budget=self.much,
-            seed=self.seed,
-            shape=model.shape,
-            rotation=rotation_of(model) if self.how.needs_rotation else None,
-        )
+        return CompressedBlocks(rules=_rules(self, model), seed=self.seed, layer_count=model.shape.layers)
 
     @property
     def prefix(self) -> tuple[int, ...]:
@@ -128,10 +122,10 @@ class Compress:
 
     def fewest_keys(self, model: Model, length: int) -> int:
         """The fewest keys that a layer may hold of a row whose prompt has so many tokens, or more."""
-        layers = range(model.shape.layers)
-        after_prompt = [self.much.kept(length, layer) for layer in layers] if self.when != "decode" else [length]
-        pruned = [] if self.prune_after is None else [self.much.kept(self.prune_after + 1, layer) for layer in layers]
-        return min(*after_prompt, *pruned) if pruned else min(after_prompt)
+        cut = [length] if self.when != "decode" else []
+        cut += [] if self.prune_after is None else [self.prune_after + 1]
+        kept = [self.much.kept(held, layer) for held in cut for layer in range(model.shape.layers)]
+        return min(kept if self.when != "decode" else [length, *kept])
 
     def to_dict(self) -> dict[str, Any]:
         """All settings as JSON, from which `read_compress` builds them again."""
@@ -165,7 +159,12 @@ def check_pruning(compress: Compress, model: Model, lengths: Sequence[int]) -> N
 
 def empty_cache(compress: Compress, model: Model, seeds: Sequence[int] | None = None) -> CompressedCache:
     """As `Compress.cache`, for a model that was checked, whether it is watched already or not."""
-    rules = LayerRules(
+    return CompressedCache.empty(model, _rules(compress, model), row_seeds(compress.seed, seeds))
+
+
+def _rules(compress: Compress, model: Model) -> LayerRules:
+    """Of the first layer; the others differ by their number alone."""
+    return LayerRules(
         scorer=compress.how,
         budget=compress.much,
         layer=0,
@@ -174,7 +173,6 @@ def empty_cache(compress: Compress, model: Model, seeds: Sequence[int] | None = 
         prune_after=compress.prune_after,
         rotation=rotation_of(model) if compress.how.needs_rotation else None,
     )
-    return CompressedCache.empty(model, rules, row_seeds(compress.seed, seeds))
 
 
 def _check_protected(compress: Compress, model: Model, held: int, length: int, prompt_length: int) -> None:

@@ -28,7 +28,7 @@ from transformers.cache_utils import CacheLayerMixin
 
 from sinkscope.attention import watch
 from sinkscope.compression import EMPTY, Compress
-from sinkscope.compression.layers import CompressedLayer
+from sinkscope.compression.layers import BlockHolding, CompressedLayer
 from sinkscope.decoding.caches import BlockPlace, HeldLayer
 from sinkscope.decoding.protocols import BlockCompression, BlockLengths, block_layers
 from sinkscope.families import Model
@@ -84,7 +84,7 @@ def keys_of(layer: CacheLayerMixin, lengths: torch.Tensor) -> int:
 
 
 @keys_of.register(CompressedLayer)
-def _(layer: CompressedLayer[Any], lengths: torch.Tensor) -> int:
+def _(layer: CompressedLayer[BlockHolding], lengths: torch.Tensor) -> int:
     contents = layer.holding.contents
     return int(lengths.sum()) if contents is None else int((contents.columns[:, 0] != EMPTY).sum())
 
@@ -119,11 +119,10 @@ def _(layer: HeldLayer, lengths: torch.Tensor) -> float:
 
 
 @filled.register(CompressedLayer)
-def _(layer: CompressedLayer[Any], lengths: torch.Tensor) -> float:
-    contents, plain = layer.holding.contents, layer.holding.plain
+def _(layer: CompressedLayer[BlockHolding], lengths: torch.Tensor) -> float:
+    contents = layer.holding.contents
     if contents is None:
-        assert plain is not None
-        return filled(plain, lengths)
+        return float(filled(layer.holding.plain, lengths))
     return keys_of(layer, lengths) / max(1, contents.columns[:, 0].numel())
 
 

@@ -18,7 +18,7 @@ from typing import Any, Generic
 
 from sinkscope.errors import UserError, memory_advice
 from sinkscope.families import Model
-from sinkscope.families.identity import identity_of
+from sinkscope.families.describe import identity_of
 from sinkscope.grids.cell import C, Cell, Measure, numbered
 from sinkscope.grids.store import CellStore, Form, open_cells
 from sinkscope.versions import versions_now

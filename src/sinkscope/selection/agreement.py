@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from sinkscope.compression.diagnostics.ranks import spearman
+from sinkscope.compression.diagnostics.orders import spearman
 from sinkscope.ordering import ordered
 from sinkscope.selection.budgets import check_alpha, count_kept, gate_shares
 from sinkscope.selection.model import SelectiveViT

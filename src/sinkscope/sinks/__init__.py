@@ -5,27 +5,33 @@ in any order, and carries further dims along. `summarise` makes all tables over 
 """
 
 from sinkscope.sinks.ar import alpha_of_maps, causal_alpha, sink_k
-from sinkscope.sinks.distance import distance_maps, sink_distances
-from sinkscope.sinks.find import EPSILONS, find_sinks, mark_sinks, sweep_epsilon
+from sinkscope.sinks.find import (
+    EPSILONS,
+    find_sinks,
+    main_sink_strength,
+    mark_sinks,
+    pick,
+    sink_positions,
+    sinks_per_layer,
+    sweep_epsilon,
+    top_positions,
+)
 from sinkscope.sinks.lexicon import CLASSES, Lexicon
-from sinkscope.sinks.lifetimes import sink_lifetimes
 from sinkscope.sinks.motion import (
     displacement,
     jaccard,
     jaccard_layers,
     jaccard_steps,
     recall_of_first,
+    sink_lifetimes,
     sink_motion,
     sink_variance,
 )
-from sinkscope.sinks.norms import norm_ratio
-from sinkscope.sinks.pick import pick
 from sinkscope.sinks.queries import GROUPS, UNIONS, group_size, received_from
 from sinkscope.sinks.rules import RULES, Excess, First, SinkRule, Threshold, TopK, ZScore, make_rule, read_rule
 from sinkscope.sinks.scales import SCALES, key_count, scaled
+from sinkscope.sinks.surroundings import distance_maps, norm_ratio, sink_classes, sink_distances, sink_tokens
 from sinkscope.sinks.tables import TABLES, SinkReport, summarise, table_rows
-from sinkscope.sinks.tokens import sink_classes, sink_tokens
-from sinkscope.sinks.where import main_sink_strength, sink_positions, sinks_per_layer, top_positions
 
 __all__ = [
     "CLASSES",

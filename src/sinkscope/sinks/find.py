@@ -1,29 +1,49 @@
-"""Find the sinks of a sample with a rule, and see how their number depends on the rule's epsilon.
+"""Find the sinks of a sample with a rule; see where they are, how strong, and how many by the rule's epsilon.
 
     sinks = find_sinks(sample, Excess(epsilon=3.0, scale="sum"))
     sinks = find_sinks(sample, Threshold(0.3), received=received_from(sample, "masked"))
+    where = sink_positions(sample)            # position of the top sink (2510.15731, Fig. 7)
+    main_sink_strength(sample)                # layer x head, averaged over steps (Fig. 5)
+    sinks_per_layer(sinks)
+    pick(sample, steps=[0, 64], layers=[3])   # first, to look at a part
 
-The result is a boolean array with the dims of the received attention. It carries a coordinate `exists` (which keys
-existed, step x position), so that shares can be taken of the keys that there were, and attributes that name the rule,
-its parameters and the group of queries.
+Sinks are a boolean array with the dims of the received attention. It carries a coordinate `exists` (which keys existed,
+step x position), so that shares can be taken of the keys that there were, and attributes that name the rule, its
+parameters and the group of queries. The *top sink* is the existing key that receives most, ties going to the lower
+position; it exists in a flat map too, so read positions beside strengths. "Position" is the coordinate's label, counted
+from the first token of the prompt.
 
 Cost: one pass over the recording, a few slices of steps in memory beside the boolean result.
 Where it misleads: a rule that needs more keys than an early autoregressive step has simply finds nothing there; it is
-refused only when it cannot fire at any step.
+refused only when it cannot fire at any step. The mean over layers and heads can have its peak where no single head has
+one. Measures of motion take picked steps for neighbours.
 """
 
 from collections.abc import Sequence
 
+import numpy as np
 import xarray as xr
 
 from sinkscope.errors import UserError
 from sinkscope.ordering import exceeds
 from sinkscope.sinks.blocks import by_step_blocks
-from sinkscope.sinks.rules import KeyCounts, SinkRule, excess_limit, require_epsilon, require_reachable
-from sinkscope.sinks.scales import checked, key_count, key_exists, own_received, require_position
+from sinkscope.sinks.rules import KeyCounts, SinkRule, TopK, excess_limit, require_epsilon, require_reachable
+from sinkscope.sinks.scales import (
+    anywhere,
+    checked,
+    full_score,
+    key_count,
+    key_exists,
+    mean_over,
+    own_received,
+    require_position,
+    require_scale,
+)
 
 EPSILONS = (0.0, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0)
 """The values of the published sweep (2510.15731, Fig. 10)."""
+NOWHERE = -1
+"""The position of the top sink where no key exists (a group of queries that is empty at that step)."""
 
 
 def find_sinks(sample: xr.Dataset, rule: SinkRule, *, received: xr.DataArray | None = None) -> xr.DataArray:
@@ -100,3 +120,104 @@ def count_non_sinks(received: xr.DataArray, epsilons: Sequence[float], scale: st
 
     counts = by_step_blocks(count, received)
     return counts.sum([dim for dim in counts.dims if dim != "epsilon"])
+
+
+def top_positions(received: xr.DataArray) -> xr.DataArray:
+    """Label of the position that receives most, without the dim `position`; `NOWHERE` where no key exists."""
+    require_position(received)
+    return by_step_blocks(lambda part: _top(checked(part))["position_of_top"], received).rename("position_of_top")
+
+
+def sink_positions(sample: xr.Dataset, *, received: xr.DataArray | None = None) -> xr.Dataset:
+    """The top sink of every step: for the mean over layers and heads, for each layer, for each layer and head.
+
+    Variables `overall (step)`, `by_layer (step, layer)`, `by_head (step, layer, head)`: position labels, `NOWHERE`
+    where no key exists; `overall_received`, `by_layer_received`, `by_head_received`: the share r that it receives;
+    `keys (step)`: n. Without heads in `received` there is no `by_head`.
+    """
+    array = own_received(sample) if received is None else received
+    require_position(array)
+    found = by_step_blocks(lambda part: _tops(checked(part)), array)
+    found = found.assign(keys=anywhere(key_exists(array)).sum("position"))
+    found.attrs = {"group": array.attrs.get("group", "all")}
+    return found
+
+
+def main_sink_strength(sample: xr.Dataset, scale: str = "sum", *, received: xr.DataArray | None = None) -> xr.DataArray:
+    """Score of the strongest key, averaged over the steps that have keys: `(layer, head)` (2510.15731, Fig. 5)."""
+    require_scale(scale)
+    array = sample["received"] if received is None else received
+    where = sink_positions(sample, received=array)
+    name = "by_head_received" if "by_head_received" in where else "by_layer_received"
+    strength = (where[name] * full_score(scale, key_count(array))).mean("step").rename("strength")
+    strength.attrs = {"scale": scale, "group": where.attrs["group"]}
+    return strength
+
+
+def sinks_per_layer(sinks: xr.DataArray) -> xr.Dataset:
+    """How many sinks a layer has. `sinks`: boolean, as from `find_sinks`; each variable is `(layer,)`.
+
+    `sinks`: mean number in one head at one step; `share`: of the existing keys; `any`: share of (step, head) with at
+    least one. Steps without any key (an empty group) do not count.
+    """
+    counts = layer_counts(sinks)
+    table = xr.Dataset(
+        {
+            "sinks": counts["sinks"] / counts["rows"],
+            "share": counts["sinks"] / counts["keys"],
+            "any": counts["any"] / counts["rows"],
+        }
+    )
+    table.attrs = dict(sinks.attrs)
+    return table
+
+
+def layer_counts(sinks: xr.DataArray, keep: tuple[str, ...] = ("layer",)) -> xr.Dataset:
+    """The sums behind `sinks_per_layer`, for every index of the dims in `keep`: sinks, rows with a sink, rows, keys."""
+    per_row = sinks.sum("position")
+    keys = sinks["exists"].sum("position") + xr.zeros_like(per_row)
+    rest = [dim for dim in per_row.dims if dim not in keep]
+    sums = {"sinks": per_row, "any": per_row > 0, "rows": keys > 0, "keys": keys}
+    return xr.Dataset({name: rows.sum(rest) for name, rows in sums.items()}).drop_vars("exists", errors="ignore")
+
+
+def _top(part: xr.DataArray) -> xr.Dataset:
+    """Position label of the highest number of every row, and its value, NaN where there is none."""
+    top = TopK(1).marks(part)
+    index = top.argmax("position")
+    labels = xr.DataArray(part["position"].values[index.values], dims=index.dims, coords=index.coords)
+    where = labels.where(top.any("position"), NOWHERE).astype(np.int64)
+    return xr.Dataset({"position_of_top": where, "received": part.max("position")})
+
+
+def _tops(part: xr.DataArray) -> xr.Dataset:
+    parts = {}
+    if "head" in part.dims:
+        parts["by_head"] = part
+        part = mean_over(part, "head")
+    if "layer" in part.dims:
+        parts["by_layer"] = part
+        part = mean_over(part, "layer")
+    parts["overall"] = part
+    found = {name: _top(array) for name, array in parts.items()}
+    positions = {name: top["position_of_top"] for name, top in found.items()}
+    return xr.Dataset(positions | {f"{name}_received": top["received"] for name, top in found.items()})
+
+
+def pick(
+    sample: xr.Dataset,
+    *,
+    steps: Sequence[int] | None = None,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+) -> xr.Dataset:
+    """The sample cut to these labels, in this order; dims stay. Raises `UserError` for a label that is not there."""
+    wanted = {"step": steps, "layer": layers, "head": heads}
+    chosen = {dim: list(labels) for dim, labels in wanted.items() if labels is not None}
+    for dim, labels in chosen.items():
+        there = set(sample[dim].values.tolist()) if dim in sample.dims else set()
+        absent = [label for label in labels if label not in there]
+        if absent:
+            extent = f"{min(there)} to {max(there)}" if there else "none"
+            raise UserError(f"{dim} {absent[0]} is not in this trace: it has {extent}")
+    return sample.sel(chosen)

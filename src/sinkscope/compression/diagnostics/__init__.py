@@ -4,13 +4,29 @@ Measures of an order in which keys are dropped: attention loss, rank correlation
 beside what a random order gives. Of recorded samples, or of a model at work.
 """
 
-from sinkscope.compression.diagnostics.chance import expected_jaccard, hypergeometric
-from sinkscope.compression.diagnostics.control import random_correlations
-from sinkscope.compression.diagnostics.losses import attention_loss, over_random, random_loss, relative_loss
-from sinkscope.compression.diagnostics.measures import kept_stability, norm_correlation, norm_loss, sink_overlap
-from sinkscope.compression.diagnostics.pairing import AMONG, Which, pair_norms
+from sinkscope.compression.diagnostics.measures import (
+    AMONG,
+    Which,
+    kept_stability,
+    norm_correlation,
+    norm_loss,
+    pair_norms,
+    sink_overlap,
+)
+from sinkscope.compression.diagnostics.orders import (
+    attention_loss,
+    average_ranks,
+    expected_jaccard,
+    hypergeometric,
+    kept,
+    over_random,
+    places,
+    random_correlations,
+    random_loss,
+    relative_loss,
+    spearman,
+)
 from sinkscope.compression.diagnostics.passes import measure_losses
-from sinkscope.compression.diagnostics.ranks import average_ranks, kept, places, spearman
 from sinkscope.compression.diagnostics.report import MEASURES, NORM_TABLES, NormReport, summarise_norms
 
 __all__ = [

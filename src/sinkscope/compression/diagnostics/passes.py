@@ -29,8 +29,7 @@ from sinkscope.attention.cutting import Cut, cutting
 from sinkscope.attention.function import NAME
 from sinkscope.attention.kernels import Attention
 from sinkscope.attention.statistics import current_labels
-from sinkscope.compression.diagnostics.losses import attention_loss, over_random, random_loss
-from sinkscope.compression.diagnostics.ranks import Floats
+from sinkscope.compression.diagnostics.orders import attention_loss, over_random, random_loss
 from sinkscope.compression.scorers import CachedLayer, HighKeyNorm, KeyDiff, KeyNorm, Random, Scorer
 from sinkscope.compression.scorers.base import mean_over_group
 from sinkscope.decoding import Denoising, Prompts, Run, Step, default_settings, encode_prompts
@@ -38,6 +37,7 @@ from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.decoding.settings import Settings
 from sinkscope.errors import UserError
 from sinkscope.families import Model
+from sinkscope.intervals import Floats
 
 KEY_NORM_AND_CONTROLS = (KeyNorm(), HighKeyNorm(), Random(), KeyDiff())
 

@@ -3,9 +3,10 @@
     report = summarise_norms(open_trace("runs/dlm.zarr"), Excess(), ratio=0.5)
     report.tables["correlation"]["correlation"]            # (layer,)
 
-Every (sample, step, head) counts once, in `overlap` every sink. `low` to `high` is the 95 % interval over samples, see
-`intervals.py`. What a random order would give is named chance: exact, but for correlations, where 95 % of random orders
-lie from `chance_low` to `chance_high`. Attention loss is given relative to that of a random order, so its chance is 1.
+Every (sample, step, head) counts once, in `overlap` every sink. `low` to `high` is the 95 % interval over samples
+(`sinkscope.intervals`): rows of one sample go together, since they share prompt and keys. What a random order would
+give is named chance: exact, but for correlations, where 95 % of random orders lie from `chance_low` to `chance_high`.
+Attention loss is given relative to that of a random order, so its chance is 1.
 
 Where it misleads: intervals are about other prompts of the same kind on the same model, not about other models.
 """
@@ -14,18 +15,32 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import xarray as xr
 
 from sinkscope.compression.budgets import Ratio
-from sinkscope.compression.diagnostics.intervals import mean_of, percentiles, with_interval
-from sinkscope.compression.diagnostics.pairing import NO_STEP, WHOLE, Which, steps_that_count
-from sinkscope.compression.diagnostics.sums import sample_sums
+from sinkscope.compression.diagnostics.measures import (
+    NO_STEP,
+    WHOLE,
+    Which,
+    kept_stability,
+    norm_correlation,
+    norm_loss,
+    pair_norms,
+    sink_overlap,
+    steps_that_count,
+)
+from sinkscope.compression.diagnostics.orders import random_correlations
 from sinkscope.errors import UserError
-from sinkscope.intervals import FEW
+from sinkscope.intervals import FEW, Floats, score_interval
 from sinkscope.sinks import SinkRule
 from sinkscope.sinks.lexicon import model_attributes
-from sinkscope.sinks.tables.json_ready import plain, table_to_dict
+from sinkscope.sinks.tables import plain, table_to_dict
+from sinkscope.sinks.tables.base import by_layer
 
+BOUNDS = (0.025, 0.975)
+PHASES = 4
+"""Parts into which the steps of a sample are cut, of equal length."""
 DRAWS = 200
 """Random orders behind the chance of a correlation."""
 MEASURES = ("correlation", "loss", "overlap", "stability", "first")
@@ -179,3 +194,79 @@ def _random_bounds(sums: xr.Dataset, keep: tuple[str, ...]) -> dict[str, xr.Data
 
 def _chance(sums: xr.Dataset, name: str, keep: tuple[str, ...]) -> xr.DataArray:
     return mean_of(sums, f"{name}_chance", keep, f"{name}_of")
+
+
+def sample_sums(sample: xr.Dataset, rule: SinkRule, ratio: float, which: Which, draws: int, seed: int) -> xr.Dataset:
+    """For every measure the sum `name` over rows and their number `name_of`.
+
+    `correlation (phase, layer, kv_head)` with `random (draw, layer)`, sums over the same rows with random orders;
+    `negative (layer)`: rows of them below 0. `loss`, `overlap` with `overlap_chance`, `stability` and `first` with
+    theirs, `(layer)` each. Raises `UserError` as the measures do.
+    """
+    attention = pair_norms(sample, which)["attention"]
+    correlation = norm_correlation(sample, which)
+    overlap = sink_overlap(sample, rule, ratio, which).sum("step")
+    stability = kept_stability(sample, ratio, which)
+    return xr.Dataset(
+        {
+            **_phases(correlation),
+            "negative": (correlation < 0).sum(["step", "kv_head"]),
+            "random": random_correlations(attention, draws, seed),
+            **by_layer(norm_loss(sample, which)["relative"], "loss"),
+            "overlap": overlap["held"],
+            "overlap_chance": overlap["chance"],
+            "overlap_of": overlap["sinks"],
+            **_beside_chance(stability["before"], stability["before_chance"], "stability"),
+            **_beside_chance(stability["first"], stability["first_chance"], "first"),
+        }
+    ).drop_attrs()
+
+
+def _phases(values: xr.DataArray) -> dict[str, xr.DataArray]:
+    steps = values.sizes["step"]
+    phase = xr.DataArray(PHASES * np.arange(steps) // steps, dims="step", name="phase")
+    every = {"phase": np.arange(PHASES)}
+    sums = {"correlation": values.fillna(0.0), "correlation_of": values.notnull().astype(np.int64)}
+    return {
+        name: one.groupby(phase).sum("step").reindex(every, fill_value=0).transpose("phase", "layer", "kv_head")
+        for name, one in sums.items()
+    }
+
+
+def _beside_chance(values: xr.DataArray, chance: xr.DataArray, name: str) -> dict[str, xr.DataArray]:
+    expected = chance.where(values.notnull())
+    return {**by_layer(values, name), f"{name}_chance": by_layer(expected, "chance")["chance"]}
+
+
+def mean_of(sums: xr.Dataset, name: str, keep: tuple[str, ...], of: str | None = None) -> xr.DataArray:
+    """`name` over `of` (`name_of` without it), summed over everything but the dims in `keep`; NaN where nothing is."""
+    total, count = _summed(sums, name, keep), _summed(sums, of or f"{name}_of", keep)
+    return (total / count.where(count > 0)).rename(name)
+
+
+def with_interval(sums: xr.Dataset, name: str, keep: tuple[str, ...]) -> xr.Dataset:
+    """The mean under its own name, and `low` and `high`; sums have the dim `sample`."""
+    mean = mean_of(sums, name, keep)
+    total, count = (
+        _summed(sums, one, ("sample", *keep)).transpose("sample", *mean.dims).values[None]
+        for one in (name, f"{name}_of")
+    )
+    low, high = (mean.copy(data=end) for end in score_interval(total, count))
+    return xr.Dataset({name: mean, "low": low, "high": high})
+
+
+def percentiles(values: xr.DataArray, dim: str) -> tuple[xr.DataArray, xr.DataArray]:
+    """What 95 % of the values along `dim` lie between; NaN takes no part, and alone stays NaN."""
+    rest = [str(one) for one in values.dims if one != dim]
+    table: Floats = values.transpose(dim, *rest).values.reshape(values.sizes[dim], -1)
+    found = np.full((len(BOUNDS), table.shape[1]), np.nan)
+    known = ~np.isnan(table).all(0)
+    found[:, known] = np.nanquantile(table[:, known], BOUNDS, axis=0)
+    one = values.isel({dim: 0}, drop=True).transpose(*rest)
+    low, high = (one.copy(data=row.reshape(one.shape)) for row in found)
+    return low, high
+
+
+def _summed(sums: xr.Dataset, name: str, keep: tuple[str, ...]) -> xr.DataArray:
+    values = sums[name].astype(np.float64)
+    return values.sum([dim for dim in values.dims if dim not in keep])

@@ -25,7 +25,7 @@ from sinkscope.report.traces import token_text
 from sinkscope.sinks.blocks import step_slices
 from sinkscope.sinks.lexicon import Lexicon, model_attributes
 from sinkscope.sinks.scales import ROUNDING, mean_over
-from sinkscope.sinks.tables.json_ready import plain
+from sinkscope.sinks.tables import plain
 from sinkscope.trace.reading import reading_values
 
 VERSION = 1

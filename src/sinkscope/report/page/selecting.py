@@ -22,7 +22,7 @@ from sinkscope.report.traces import (
     started_ids,
     unfinished_note,
 )
-from sinkscope.sinks.pick import pick
+from sinkscope.sinks.find import pick
 from sinkscope.trace import Trace
 
 

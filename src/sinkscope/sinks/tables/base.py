@@ -16,12 +16,11 @@ from typing import Any
 import xarray as xr
 
 from sinkscope.sinks.chance import chance_by_step
-from sinkscope.sinks.find import mark_sinks
+from sinkscope.sinks.find import mark_sinks, sink_positions
 from sinkscope.sinks.lexicon import Lexicon
 from sinkscope.sinks.queries import received_from
 from sinkscope.sinks.rules import SinkRule
 from sinkscope.sinks.scales import key_exists
-from sinkscope.sinks.where import sink_positions
 
 
 @dataclass(frozen=True)
@@ -120,3 +119,9 @@ def add_sums(left: xr.Dataset, right: xr.Dataset) -> xr.Dataset:
 def per(total: xr.DataArray, count: xr.DataArray) -> xr.DataArray:
     """A mean: `total / count`, NaN where nothing was counted."""
     return total / count.where(count > 0)
+
+
+def by_layer(values: xr.DataArray, name: str) -> dict[str, xr.DataArray]:
+    """Sum and number of the numbers that are there, by layer: `name` and `name_of`."""
+    rest = [dim for dim in values.dims if dim != "layer"]
+    return {name: values.sum(rest), f"{name}_of": values.notnull().sum(rest)}

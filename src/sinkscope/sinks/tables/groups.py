@@ -7,20 +7,17 @@ once.
 
 from collections.abc import Hashable, Iterator
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from sinkscope.errors import UserError
 from sinkscope.sinks.ar import FINAL_PASS, GU_EPSILON, attends_both_ways, sink_k, square_pass
-from sinkscope.sinks.find import mark_sinks
+from sinkscope.sinks.find import layer_counts, mark_sinks, sink_positions
 from sinkscope.sinks.motion import jaccard
-from sinkscope.sinks.norms import Norm, norm_means, norm_sums
 from sinkscope.sinks.queries import ATOMS, UNIONS, head_mean, received_by
-from sinkscope.sinks.rules import SinkRule
+from sinkscope.sinks.surroundings import Norm, norm_means, norm_sums
 from sinkscope.sinks.tables.base import Table, View, Vocabulary, needs, per
-from sinkscope.sinks.where import layer_counts, sink_positions
 
 SHOWN_KEYS = 16
 """How many of the first keys the table of Sink_k shows."""
@@ -97,29 +94,13 @@ def measure_sink_k(view: View) -> xr.Dataset:
     return xr.Dataset({"sink_k": share, "samples": xr.ones_like(share, dtype=np.int64)})
 
 
-def finish_sink_k(sums: xr.Dataset, _: Vocabulary) -> xr.Dataset:
-    return xr.Dataset({"sink_k": per(sums["sink_k"], sums["samples"]), "samples": sums["samples"]})
-
-
-def state_sink_k(_: SinkRule) -> dict[str, Any]:
-    return {"rule": "sink-k", "epsilon": GU_EPSILON, "group": "all"}
-
-
 def _norms(of: Norm) -> Table:
     def measure(view: View) -> xr.Dataset:
         sums = norm_sums(view.sample, view.sinks, of)
         return sums.drop_vars([name for name in sums.coords if name != "layer"])
 
-    def finish(sums: xr.Dataset, _: Vocabulary) -> xr.Dataset:
-        return norm_means(sums)
-
-    return Table(
-        f"{of}-norms",
-        f"mean {of} norm at sinks, elsewhere, and the ratio, by layer",
-        measure,
-        finish,
-        needs(f"{of}_norm"),
-    )
+    about = f"mean {of} norm at sinks, elsewhere, and the ratio, by layer"
+    return Table(f"{of}-norms", about, measure, lambda sums, _: norm_means(sums), needs(f"{of}_norm"))
 
 
 TABLES = [
@@ -134,9 +115,9 @@ TABLES = [
         "sink-k",
         "share of (layer, head) whose alpha_k exceeds 0.3, first keys (2410.10781)",
         measure_sink_k,
-        finish_sink_k,
+        lambda sums, _: sums.assign(sink_k=per(sums["sink_k"], sums["samples"])),
         no_whole_pass,
-        state_sink_k,
+        lambda _: {"rule": "sink-k", "epsilon": GU_EPSILON, "group": "all"},
     ),
     _norms("value"),
     _norms("key"),

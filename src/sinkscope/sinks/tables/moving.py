@@ -8,13 +8,20 @@ distance is known.
 import numpy as np
 import xarray as xr
 
-from sinkscope.sinks.distance import EDGES, distance_means, distance_sums
+from sinkscope.sinks.find import NOWHERE
 from sinkscope.sinks.lexicon import Lexicon
-from sinkscope.sinks.lifetimes import lifetime_counts, median_lifetime
-from sinkscope.sinks.motion import TOP_K, displacement, jaccard_layers, jaccard_steps, recall_of_first, sink_variance
-from sinkscope.sinks.rules import SinkRule
-from sinkscope.sinks.tables.base import Table, View, Vocabulary, per
-from sinkscope.sinks.where import NOWHERE
+from sinkscope.sinks.motion import (
+    TOP_K,
+    displacement,
+    jaccard_layers,
+    jaccard_steps,
+    lifetime_counts,
+    median_lifetime,
+    recall_of_first,
+    sink_variance,
+)
+from sinkscope.sinks.surroundings import EDGES, distance_means, distance_sums
+from sinkscope.sinks.tables.base import Table, View, Vocabulary, by_layer, per
 
 
 def measure_positions(view: View) -> xr.Dataset:
@@ -35,18 +42,8 @@ def measure_positions(view: View) -> xr.Dataset:
 
 
 def finish_positions(sums: xr.Dataset, _: Vocabulary) -> xr.Dataset:
-    means = {
-        name: per(sums[name], sums["samples"]) for name in ("position", "from_prompt_end", "in_prompt", "received")
-    }
-    return xr.Dataset(means).assign(samples=sums["samples"])
-
-
-def state_positions(_: SinkRule) -> dict[str, str]:
-    return {"rule": "strongest key"}
-
-
-def measure_lifetimes(view: View) -> xr.Dataset:
-    return lifetime_counts(view.sinks)
+    names = ("position", "from_prompt_end", "in_prompt", "received")
+    return xr.Dataset({name: per(sums[name], sums["samples"]) for name in names}).assign(samples=sums["samples"])
 
 
 def finish_lifetimes(sums: xr.Dataset, _: Vocabulary) -> xr.Dataset:
@@ -63,25 +60,20 @@ def finish_lifetimes(sums: xr.Dataset, _: Vocabulary) -> xr.Dataset:
     )
 
 
-def _totals(values: xr.DataArray, name: str) -> dict[str, xr.DataArray]:
-    """Sum and number of the numbers that are there, by layer."""
-    rest = [dim for dim in values.dims if dim != "layer"]
-    return {name: values.sum(rest), f"{name}_of": values.notnull().sum(rest)}
-
-
 def measure_motion(view: View) -> xr.Dataset:
     moves = displacement(view.positions[view.finest])
-    recall = recall_of_first(view.received, min(TOP_K, _fewest_keys(view)))
+    keys = view.positions["keys"]
+    recall = recall_of_first(view.received, min(TOP_K, int(keys.where(keys > 0).min())))
     layers = view.sinks["layer"]
-    first = int((view.positions["keys"] > 0).argmax("step"))  # remembers itself
+    first = int((keys > 0).argmax("step"))  # remembers itself
     sums = {
-        **_totals(moves, "displacement"),
-        **_totals(abs(moves), "distance_moved"),
-        **_totals((moves != 0).where(moves.notnull()), "moved"),
-        **_totals(jaccard_steps(view.sinks), "jaccard_steps"),
-        **_totals(recall.isel(step=slice(first + 1, None)), "recall_of_first"),
+        **by_layer(moves, "displacement"),
+        **by_layer(abs(moves), "distance_moved"),
+        **by_layer((moves != 0).where(moves.notnull()), "moved"),
+        **by_layer(jaccard_steps(view.sinks), "jaccard_steps"),
+        **by_layer(recall.isel(step=slice(first + 1, None)), "recall_of_first"),
     }
-    between = _totals(jaccard_layers(view.sinks), "jaccard_layers")
+    between = by_layer(jaccard_layers(view.sinks), "jaccard_layers")
     sums |= {name: values.reindex(layer=layers.values, fill_value=0) for name, values in between.items()}
     return xr.Dataset(sums)
 
@@ -91,25 +83,9 @@ def finish_motion(sums: xr.Dataset, _: Vocabulary) -> xr.Dataset:
     return xr.Dataset({name: per(sums[name], sums[f"{name}_of"]) for name in names})
 
 
-def _fewest_keys(view: View) -> int:
-    keys = view.positions["keys"]
-    return int(keys.where(keys > 0).min())
-
-
 def measure_stability(view: View) -> xr.Dataset:
     variance = sink_variance(view.received, view.sinks)
-    sums: dict[str, xr.DataArray] = {}
-    for name in ("spatial_variance", "temporal_variance"):
-        sums |= {name: variance[name].fillna(0.0), f"{name}_of": variance[name].notnull().astype(np.int64)}
-    return xr.Dataset(sums)
-
-
-def measure_distances(view: View) -> xr.Dataset:
-    return distance_sums(view.sample, view.sinks)
-
-
-def finish_distances(sums: xr.Dataset, _: Vocabulary) -> xr.Dataset:
-    return distance_means(sums)
+    return variance.fillna(0.0).assign({f"{name}_of": one.notnull().astype(np.int64) for name, one in variance.items()})
 
 
 def no_marks(view: View) -> str | None:
@@ -124,10 +100,13 @@ TABLES = [
         "place of the top of the mean over layers and heads, by step (Fig. 7)",
         measure_positions,
         finish_positions,
-        stated=state_positions,
+        stated=lambda _: {"rule": "strongest key"},
     ),
     Table(
-        "lifetimes", "how many steps in a row a position stays a sink, by layer", measure_lifetimes, finish_lifetimes
+        "lifetimes",
+        "how many steps in a row a position stays a sink, by layer",
+        lambda view: lifetime_counts(view.sinks),
+        finish_lifetimes,
     ),
     Table(
         "motion",
@@ -141,8 +120,8 @@ TABLES = [
     Table(
         "distances",
         "signed distance of sinks to masks and block edges by layer, with that of all positions",
-        measure_distances,
-        finish_distances,
+        lambda view: distance_sums(view.sample, view.sinks),
+        lambda sums, _: distance_means(sums),
         no_marks,
     ),
 ]

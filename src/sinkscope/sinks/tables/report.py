@@ -9,20 +9,27 @@ Weights: see `base.py` and each table. A sample of which no step is on disk yet 
 left out.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
+import numpy as np
 import xarray as xr
 
+from sinkscope.discovery import Names
 from sinkscope.errors import UserError
 from sinkscope.sinks.lexicon import model_attributes
 from sinkscope.sinks.queries import group_atoms
 from sinkscope.sinks.rules import SinkRule
+from sinkscope.sinks.tables import counts, groups, moving
 from sinkscope.sinks.tables.base import Table, View, Vocabulary, add_sums
-from sinkscope.sinks.tables.json_ready import plain, table_to_dict
-from sinkscope.sinks.tables.registry import TABLES
-from sinkscope.sinks.tables.strength import note
+
+TABLES: Names[Table] = Names("table")
+"""All tables by name, in the order in which they are shown."""
+for _table in (*counts.TABLES, *moving.TABLES, *groups.TABLES):
+    TABLES.add(_table.name, _table)
 
 
 @dataclass(frozen=True)
@@ -40,7 +47,7 @@ class SinkReport:
     @property
     def note(self) -> str | None:
         """That no sink is of note, where the overview says so."""
-        return note(self.tables["overview"]) if "overview" in self.tables else None
+        return counts.note(self.tables["overview"]) if "overview" in self.tables else None
 
     def to_dict(self) -> dict[str, Any]:
         """Strictly JSON-able: NaN is null, a table is its coordinates and nested lists."""
@@ -152,3 +159,39 @@ class _Running:
             tables=ordered,
             absent=absent,
         )
+
+
+def table_to_dict(table: xr.Dataset) -> dict[str, Any]:
+    """`{"attrs": ..., "coords": {dim: labels}, "data": {variable: {"dims": [...], "values": nested lists}}}`."""
+    return {
+        "attrs": plain(dict(table.attrs)),
+        "coords": {str(dim): plain(table[dim].values) for dim in table.dims},
+        "data": {
+            str(name): {"dims": [str(dim) for dim in values.dims], "values": plain(values.values)}
+            for name, values in table.data_vars.items()
+        },
+    }
+
+
+def table_rows(table: xr.Dataset) -> list[dict[str, Any]]:
+    """One dict for every combination of labels, labels first; variables repeat along dims they lack; NaN is None."""
+    dims = [str(dim) for dim in table.dims]
+    labels = [plain(table[dim].values) for dim in dims]
+    columns = {
+        str(name): plain(values.broadcast_like(table).transpose(*dims).values.ravel()) for name, values in table.items()
+    }
+    cells = [dict(zip(dims, combination, strict=True)) for combination in product(*labels)]
+    return [cell | {name: column[index] for name, column in columns.items()} for index, cell in enumerate(cells)]
+
+
+def plain(value: Any) -> Any:
+    """Numbers, strings, lists and dicts only; NaN and infinities as None."""
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple | frozenset | set):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
