@@ -38,6 +38,30 @@ MOST = 1_000_000
 """Examples, prompts or pictures of one command, and of them together in one batch."""
 
 
+Names = list[str] | None
+"""What an option takes that is repeated, or given several values with commas between them."""
+
+
+def many(metavar: str, help_line: str) -> Any:
+    """An option of several values; metavar: how they are written."""
+    return typer.Option(metavar=metavar, help=help_line)
+
+
+def positive(help_line: str) -> Any:
+    """An option that takes a number from 1 on."""
+    return typer.Option(min=1, max=MOST, help=help_line)
+
+
+def seed_of(help_line: str) -> Any:
+    """An option that takes a seed."""
+    return typer.Option(min=0, max=MOST_SEED, help=help_line)
+
+
+def limit_option(help_line: str) -> Any:
+    """`--limit N`, of every command that runs prompts, examples or pictures; `--n N` is the same."""
+    return typer.Option("--limit", "--n", min=1, max=MOST, metavar="N", help=help_line)
+
+
 def _check_folders(given: T) -> T:
     """Raise `UserError` for models that can only be folders or files, and are not there."""
     for name in [given] if isinstance(given, str) else given if isinstance(given, list) else []:
@@ -70,14 +94,9 @@ Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a h
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 
-def limit_option(help_line: str) -> Any:
-    """`--limit N`, of every command that runs prompts, examples or pictures; `--n N` is the same."""
-    return typer.Option("--limit", "--n", min=1, max=MOST, metavar="N", help=help_line)
-
-
 Examples = Annotated[int, limit_option("Examples of each task.")]
-BatchSize = Annotated[int, typer.Option(min=1, max=MOST, help="Prompts, examples or pictures run together.")]
-Seed = Annotated[int, typer.Option(min=0, max=MOST_SEED, help="Seed of the examples.")]
+BatchSize = Annotated[int, positive("Prompts, examples or pictures run together.")]
+Seed = Annotated[int, seed_of("Seed of the examples.")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,9 +117,9 @@ class DecodingOptions(OptionGroup):
     temperature: Annotated[float | None, typer.Option(help="0 is greedy.")] = None
     top_p: Annotated[float | None, typer.Option(help="Keep the likeliest tokens up to this probability.")] = None
     top_k: Annotated[int | None, typer.Option(help="Keep the k likeliest tokens.")] = None
-    suppress: Annotated[list[str] | None, typer.Option(metavar="ID,...", help="Token ids never predicted.")] = None
-    defer: Annotated[list[str] | None, typer.Option(metavar="ID,...", help="Token ids committed last.")] = None
-    seed: Annotated[int | None, typer.Option(min=0, max=MOST_SEED, help="Seed of all noise.")] = None
+    suppress: Annotated[Names, many("ID,...", "Token ids never predicted.")] = None
+    defer: Annotated[Names, many("ID,...", "Token ids committed last.")] = None
+    seed: Annotated[int | None, seed_of("Seed of all noise.")] = None
 
     def __post_init__(self) -> None:
         named = {"schedule": SCHEDULES, "confidence": CONFIDENCE, "cache": CACHES}

@@ -19,7 +19,7 @@ import typer
 from sinkscope.cli import console
 from sinkscope.cli.choices import FIGURES, FORMATS, MOST_MEGABYTES, SCALES, check_names
 from sinkscope.cli.groups import OptionGroup, add_command
-from sinkscope.cli.options import Json, names, whole_numbers
+from sinkscope.cli.options import Json, Names, many, names, whole_numbers
 from sinkscope.cli.tables import Group, RuleOptions, Samples, Traces, check_traces
 from sinkscope.errors import UserError
 from sinkscope.files import require_place
@@ -27,9 +27,6 @@ from sinkscope.files import require_place
 if TYPE_CHECKING:
     from sinkscope.report.figures import Made
     from sinkscope.report.page import Showing, Written
-
-
-Folders = list[str] | None
 
 
 def add_to(app: typer.Typer) -> None:
@@ -46,18 +43,10 @@ def _figures(
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the figures.")] = Path("figures"),
     ending: Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")] = "svg",
-    only: Annotated[
-        list[str] | None, typer.Option(metavar="NAME,...", help=f"These figures alone: {', '.join(FIGURES)}.")
-    ] = None,
-    ablation: Annotated[
-        Folders, typer.Option(metavar="FOLDER,...", help="Folders that `sinkscope ablate --out` wrote.")
-    ] = None,
-    compression: Annotated[
-        Folders, typer.Option(metavar="FOLDER,...", help="Folders that `sinkscope compress --out` wrote.")
-    ] = None,
-    log: Annotated[
-        Folders, typer.Option(metavar="FOLDER,...", help="Folders with a training log, or packaged twins' names.")
-    ] = None,
+    only: Annotated[Names, many("NAME,...", f"These figures alone: {', '.join(FIGURES)}.")] = None,
+    ablation: Annotated[Names, many("FOLDER,...", "Folders that `sinkscope ablate --out` wrote.")] = None,
+    compression: Annotated[Names, many("FOLDER,...", "Folders that `sinkscope compress --out` wrote.")] = None,
+    log: Annotated[Names, many("FOLDER,...", "Folders with a training log, or packaged twins' names.")] = None,
     sample: Samples = None,
     scale: Annotated[str, typer.Option(help=f"Scale of scores: {', '.join(SCALES)}.")] = "sum",
     group: Group = "all",
@@ -119,8 +108,8 @@ class PageOptions(OptionGroup):
 
     title: Annotated[str | None, typer.Option(help="Of the page; the models if left out.")] = None
     sample: Samples = None
-    layers: Annotated[list[str] | None, typer.Option(metavar="0,5,...", help="Layers that are shown; all.")] = None
-    heads: Annotated[list[str] | None, typer.Option(metavar="0,5,...", help="Heads that are shown; all.")] = None
+    layers: Annotated[Names, many("0,5,...", "Layers that are shown; all.")] = None
+    heads: Annotated[Names, many("0,5,...", "Heads that are shown; all.")] = None
 
     def __post_init__(self) -> None:
         _ = self.chosen

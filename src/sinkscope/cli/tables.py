@@ -16,7 +16,7 @@ import typer
 from sinkscope.cli import console
 from sinkscope.cli.choices import AMONG, GROUPS, NORM_TABLES, RULES, SCALES, SINK_TABLES, check_names
 from sinkscope.cli.groups import OptionGroup, add_command
-from sinkscope.cli.options import MOST, Json, names
+from sinkscope.cli.options import Json, Names, many, names, positive
 from sinkscope.errors import UserError
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 MOST_ROWS = 40
 Traces = Annotated[list[Path], typer.Argument(metavar="TRACE...", help="Folders that `sinkscope trace` wrote.")]
 Group = Annotated[str, typer.Option(help=f"Queries that pay the attention: {', '.join(GROUPS)}.")]
-Samples = Annotated[list[str] | None, typer.Option(metavar="ID,...", help="Samples; all if left out.")]
-Rows = Annotated[int, typer.Option(min=1, max=MOST, help="Most rows printed of a table.")]
+Samples = Annotated[Names, many("ID,...", "Samples; all if left out.")]
+Rows = Annotated[int, positive("Most rows printed of a table.")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,9 +113,7 @@ def _sinks(
     rules: RuleOptions,
     scale: Annotated[str | None, typer.Option(help=f"Scale of excess: {', '.join(SCALES)}.")] = None,
     group: Group = "all",
-    table: Annotated[
-        list[str] | None, typer.Option(metavar="NAME,...", help=f"{', '.join(SINK_TABLES)}, or all.")
-    ] = None,
+    table: Annotated[Names, many("NAME,...", f"{', '.join(SINK_TABLES)}, or all.")] = None,
     sample: Samples = None,
     rows: Rows = MOST_ROWS,
     as_json: Json = False,
@@ -173,9 +171,7 @@ def _norms(
     among: Annotated[str, typer.Option(help=f"Keys that are looked at: {', '.join(AMONG)}.")] = "all",
     group: Group = "all",
     scale: Annotated[str | None, typer.Option(help=f"Scale of excess: {', '.join(SCALES)}.")] = None,
-    table: Annotated[
-        list[str] | None, typer.Option(metavar="NAME,...", help=f"{', '.join(NORM_TABLES)}, or all.")
-    ] = None,
+    table: Annotated[Names, many("NAME,...", f"{', '.join(NORM_TABLES)}, or all.")] = None,
     sample: Samples = None,
     rows: Rows = MOST_ROWS,
     as_json: Json = False,

@@ -19,10 +19,12 @@ from sinkscope.cli.options import (
     Dtype,
     Json,
     ModelName,
+    Names,
     OtherVersions,
     PromptOptions,
     Revision,
     caution_without_question,
+    many,
     open_model,
     told_at_interrupt,
     whole_numbers,
@@ -57,11 +59,9 @@ class RecordingOptions(OptionGroup):
     norms: Annotated[bool, typer.Option("--norms", help="Also keep key and value norms.")] = False
     entropy: Annotated[bool, typer.Option("--entropy", help="Also keep each query's attention entropy.")] = False
     final: Annotated[bool, typer.Option(help="Pass the finished sequence once more whole.")] = True
-    map_steps: Annotated[list[str] | None, typer.Option(metavar="0,5,...", help="Steps whose full maps are kept.")] = (
-        None
-    )
-    map_layers: Annotated[list[str] | None, typer.Option(metavar="0,5,...", help="Layers of those maps; all.")] = None
-    map_heads: Annotated[list[str] | None, typer.Option(metavar="0,5,...", help="Heads of those maps; all.")] = None
+    map_steps: Annotated[Names, many("0,5,...", "Steps whose full maps are kept.")] = None
+    map_layers: Annotated[Names, many("0,5,...", "Layers of those maps; all.")] = None
+    map_heads: Annotated[Names, many("0,5,...", "Heads of those maps; all.")] = None
     kernel: Annotated[str | None, typer.Option(help=f"{' or '.join(KERNELS)}; the faster one.")] = None
 
     def __post_init__(self) -> None:

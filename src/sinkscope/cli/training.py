@@ -15,9 +15,18 @@ import typer
 from sinkscope.cli import console
 from sinkscope.cli.choices import CHANNELS, MODES, TWINS, check_names
 from sinkscope.cli.groups import OptionGroup, add_command
-from sinkscope.cli.options import MOST, Json, given_fields, limit_option, names, told_at_interrupt
+from sinkscope.cli.options import (
+    Json,
+    Names,
+    given_fields,
+    limit_option,
+    many,
+    names,
+    positive,
+    seed_of,
+    told_at_interrupt,
+)
 from sinkscope.errors import UserError
-from sinkscope.seeds import MOST_SEED
 
 
 def add_to(app: typer.Typer) -> None:
@@ -60,17 +69,13 @@ class TrainingOptions(OptionGroup):
 
 def _train_twins(
     training: TrainingOptions,
-    twin: Annotated[
-        list[str] | None, typer.Option(metavar="NAME,...", help=f"{', '.join(TWINS)}; all three if left out.")
-    ] = None,
+    twin: Annotated[Names, many("NAME,...", f"{', '.join(TWINS)}; all three if left out.")] = None,
     tokens: Annotated[int | None, typer.Option(help="Of each twin that starts from scratch.")] = None,
     precision: Annotated[Literal["float32", "bfloat16"] | None, typer.Option(help="Of the passes.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, max=MOST_SEED, help="Of weights, documents and masks.")] = None,
+    seed: Annotated[int | None, seed_of("Of weights, documents and masks.")] = None,
     points: Annotated[int | None, typer.Option(help="How often the training is saved and measured.")] = None,
-    problems: Annotated[int, typer.Option(min=1, max=MOST, help="Of every task, measured at each point.")] = 32,
-    final_problems: Annotated[
-        int, typer.Option(min=1, max=MOST, help="Of every task, for the scores at the end.")
-    ] = 1000,
+    problems: Annotated[int, positive("Of every task, measured at each point.")] = 32,
+    final_problems: Annotated[int, positive("Of every task, for the scores at the end.")] = 1000,
     as_json: Json = False,
 ) -> None:
     """Train small twins that differ in their objective alone, and measure sinks on the way."""
@@ -129,13 +134,9 @@ def _train_selection(
         str | None,
         typer.Option(help="A vision transformer to start from, a folder or a hub's name, instead of a new one."),
     ] = None,
-    image_size: Annotated[
-        int | None, typer.Option(min=1, max=MOST, help="Scale and crop pictures to this side.")
-    ] = None,
+    image_size: Annotated[int | None, positive("Scale and crop pictures to this side.")] = None,
     limit: Annotated[int | None, limit_option("Learn from so many pictures only.")] = None,
-    seed: Annotated[
-        int | None, typer.Option(min=0, max=MOST_SEED, help="Of weights, pictures, shares and noise.")
-    ] = None,
+    seed: Annotated[int | None, seed_of("Of weights, pictures, shares and noise.")] = None,
     mode: Annotated[str | None, typer.Option(help=f"{', '.join(MODES)}; soft as published.")] = None,
     channel: Annotated[str | None, typer.Option(help=f"{', '.join(CHANNELS)}.")] = None,
     as_json: Json = False,

@@ -65,12 +65,17 @@ def open_traces(paths: Sequence[Path], ids: Sequence[str] = ()) -> list[Trace]:
 
     Raises `UserError` for a path that is no trace or stands twice, and for an id that no trace holds.
     """
-    twice = [path for number, path in enumerate(paths) if path in paths[:number]]
-    if twice:
-        raise UserError(f"the trace {twice[0]} is named twice; name each once")
+    require_distinct("the trace", paths)
     traces = [open_trace(path) for path in paths]
     _require_ids(traces, ids)
     return traces
+
+
+def require_distinct(what: str, given: Sequence[object]) -> None:
+    """Raise `UserError` where one of the things given stands twice."""
+    for number, one in enumerate(given):
+        if one in given[:number]:
+            raise UserError(f"{what} {one} is named twice; name each once")
 
 
 def started_ids(trace: Trace) -> list[str]:

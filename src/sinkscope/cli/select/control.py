@@ -19,7 +19,7 @@ import typer
 from sinkscope.cli import console
 from sinkscope.cli.choices import PROCESSES, check_names
 from sinkscope.cli.groups import OptionGroup, add_command
-from sinkscope.cli.options import MOST, Device, Json
+from sinkscope.cli.options import Device, Json, positive, seed_of
 from sinkscope.cli.select.opening import (
     OneModel,
     Overwrite,
@@ -32,7 +32,6 @@ from sinkscope.cli.select.opening import (
 )
 from sinkscope.errors import UserError
 from sinkscope.files import make_folder, require_place
-from sinkscope.seeds import MOST_SEED
 
 if TYPE_CHECKING:
     from sinkscope.selection.control import OperatingTable, Simulation, SnrProcess
@@ -67,10 +66,8 @@ class ProcessOptions(OptionGroup):
     snr_mean: Annotated[float, typer.Option(help="In dB; of a constant one, all of it.")] = 10.0
     snr_std: Annotated[float | None, typer.Option(help=f"In dB, of a gaussian one: {STD:g}.")] = None
     correlation: Annotated[float | None, typer.Option(help="From slot to slot, of a fading one: 0.")] = None
-    slots: Annotated[int, typer.Option(min=1, max=MOST, help="Of the run.")] = 2000
-    seed: Annotated[
-        int, typer.Option(min=0, max=MOST_SEED, help="Of SNRs, and of the noise that the table is measured under.")
-    ] = 0
+    slots: Annotated[int, positive("Of the run.")] = 2000
+    seed: Annotated[int, seed_of("Of SNRs, and of the noise that the table is measured under.")] = 0
 
     def __post_init__(self) -> None:
         check_names("SNR process", [self.process], PROCESSES)

@@ -14,10 +14,9 @@ import typer
 from sinkscope.cli.choices import CHANNELS, FORMATS, PICTURES, PICTURES_TOGETHER, SHIPPED, check_names
 from sinkscope.cli.grids import grid_progress
 from sinkscope.cli.groups import OptionGroup, option_name
-from sinkscope.cli.options import MOST, finite, limit_option, numbers, several
+from sinkscope.cli.options import MOST, Names, finite, limit_option, many, numbers, positive, seed_of, several
 from sinkscope.errors import UserError, refusing
 from sinkscope.files import make_folder, read_json, require_place, write_whole
-from sinkscope.seeds import MOST_SEED
 
 if TYPE_CHECKING:
     from sinkscope.experiments.pictures import PictureAccuracy
@@ -48,13 +47,11 @@ class DataOptions(OptionGroup):
         str | None, typer.Option(help="fashion-mnist, digits, folder:PATH or hub:NAME; what the model was trained on.")
     ] = None
     image_size: Annotated[
-        int | None,
-        typer.Option(min=1, max=MOST, help="Scale and crop pictures to this side; for its own data the model's."),
+        int | None, positive("Scale and crop pictures to this side; for its own data the model's.")
     ] = None
-    data_seed: Annotated[
-        int | None,
-        typer.Option(min=0, max=MOST_SEED, help="Of the parts, where the data have none; as it was in training: 0."),
-    ] = None
+    data_seed: Annotated[int | None, seed_of("Of the parts, where the data have none; as it was in training: 0.")] = (
+        None
+    )
 
     def splits(self, trained: Trained) -> Splits:
         """All parts, of the size that the model was trained at where these are its own data."""
@@ -127,21 +124,15 @@ class TableOptions(DataOptions):
 
     panel: ClassVar[str] = "How the table is measured"
 
-    alpha: Annotated[
-        list[str] | None, typer.Option(metavar="0.1,...", help=f"Shares that can be chosen: {ALPHAS}.")
-    ] = None
-    rate: Annotated[list[str] | None, typer.Option(metavar="0.1,...", help=f"Rates that can be chosen: {RATES}.")] = (
-        None
-    )
-    snr: Annotated[list[str] | None, typer.Option(metavar="0,...", help=f"Measured, in dB, also inf: {SNRS}.")] = None
+    alpha: Annotated[Names, many("0.1,...", f"Shares that can be chosen: {ALPHAS}.")] = None
+    rate: Annotated[Names, many("0.1,...", f"Rates that can be chosen: {RATES}.")] = None
+    snr: Annotated[Names, many("0,...", f"Measured, in dB, also inf: {SNRS}.")] = None
     channel: Annotated[str | None, typer.Option(help=f"{', '.join(CHANNELS)}, as in erasure:loss=0.2; {CHANNEL}.")] = (
         None
     )
     limit: Annotated[int | None, limit_option(f"Validation pictures: the first {PICTURES}.")] = None
-    draws: Annotated[int | None, typer.Option(min=1, max=MOST, help="Draws of the noise, averaged: 1.")] = None
-    batch_size: Annotated[
-        int | None, typer.Option(min=1, max=MOST, help=f"Pictures run together: {PICTURES_TOGETHER}.")
-    ] = None
+    draws: Annotated[int | None, positive("Draws of the noise, averaged: 1.")] = None
+    batch_size: Annotated[int | None, positive(f"Pictures run together: {PICTURES_TOGETHER}.")] = None
     repeats: Annotated[
         int | None,
         typer.Option(min=0, max=MOST, help=f"Single pictures timed at each share, 0 times nothing: {REPEATS}."),

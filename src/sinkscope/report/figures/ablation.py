@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -168,11 +167,8 @@ def ablation_panels(inputs: Inputs) -> Figure:
     for ax, one in zip(axes, inputs.ablations, strict=True):
         paint(ax, one.rows)
         entitle(ax, row_title(one.rows))
-    handles: dict[str, Artist] = {}
-    for ax in axes:
-        handles |= {str(name): handle for handle, name in zip(*ax.get_legend_handles_labels(), strict=True)}
     style.only_outer_labels(axes, ACROSS)
-    style.legend_above(drawn, handles.values(), handles.keys())
+    style.legend_above(drawn, of=axes)
     masking = _how([row for one in inputs.ablations for row in one.rows])
     caption(drawn, f"rule: as named below the axes; {masking}; {INTERVALS}")
     return drawn

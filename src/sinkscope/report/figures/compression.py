@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
@@ -105,12 +104,9 @@ def compression_panels(inputs: Inputs) -> Figure:
     for ax, one in zip(axes, every, strict=True):
         paint(ax, one.rows, labels)
         entitle(ax, row_title(one.rows))
-    handles: dict[str, Artist] = {}
-    for ax in axes:
-        handles |= {str(name): handle for handle, name in zip(*ax.get_legend_handles_labels(), strict=True)}
     if len({tuple(budget_order(one.rows)) for one in every}) == 1:
         style.only_outer_labels(axes, ACROSS)
-    style.legend_above(drawn, handles.values(), handles.keys())
+    style.legend_above(drawn, of=axes)
     caption(drawn, INTERVALS)
     return drawn
 

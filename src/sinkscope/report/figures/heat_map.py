@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 
 from sinkscope.errors import UserError
 from sinkscope.report.figures import style
-from sinkscope.report.figures.inputs import RULE, Inputs, Subject
-from sinkscope.report.figures.labels import SCORES, caption, entitle, made_by, sample_label, token_label
+from sinkscope.report.figures.inputs import RULE, Inputs
+from sinkscope.report.figures.labels import SCORES, caption, entitle, image_panels, made_by, sample_label, token_label
 from sinkscope.report.figures.making import figure
 from sinkscope.sinks import SinkRule, mark_sinks, received_from, scaled
 from sinkscope.sinks.blocks import by_step_blocks
@@ -37,6 +37,7 @@ from sinkscope.sinks.lexicon import Lexicon
 from sinkscope.sinks.queries import ATOMS, group_size
 from sinkscope.sinks.scales import full_score, key_count, mean_over
 
+_GROUPS_ACROSS = 3
 GAP_LABEL = "no such key, or nobody asks"
 _SMALLEST_RING, _LARGEST_RING = 2.2, 5.0
 _LABEL_ROOM = 0.1
@@ -167,12 +168,10 @@ def label_sinks(ax: Axes, shown: Profile) -> None:
 
 def last_token(sample: xr.Dataset, place: int) -> int | None:
     """What a position holds in the end, or at the last step there is; None where it is not known."""
-    sources: list[NDArray[np.int32]] = []
-    if "sequence" in sample:
-        sources.append(sample["sequence"].values)
-    if "canvas" in sample:
-        sources.append(sample["canvas"].transpose("step", "position").values[-1])
-    return next((int(source[place]) for source in sources if source[place] >= 0), None)
+    last = {"position": place}
+    tokens = [int(sample["sequence"][last])] if "sequence" in sample else []
+    tokens += [int(sample["canvas"][{"step": -1, **last}])] if "canvas" in sample else []
+    return next((token for token in tokens if token >= 0), None)
 
 
 def legend_entries(shown: Sequence[Profile]) -> list[Artist]:
@@ -223,24 +222,13 @@ def heat_maps(inputs: Inputs) -> Figure:
     if len(subjects) == 1:
         sample = subjects[0].sample
         return style.owner(heat_map(sample, inputs.rule, group=inputs.group, scale=inputs.scale))
-    shown = [_of(subject, inputs) for subject in subjects]
-    drawn, axes = style.panels(len(shown), height=2.7, share=False)
+    shown = [profile(one.sample, inputs.rule, group=inputs.group, scale=inputs.scale) for one in subjects]
     norm = style.log_colors([one.score.values for one in shown], min(one.fair for one in shown))
-    images = [paint(ax, one, norm) for ax, one in zip(axes, shown, strict=True)]
-    for ax, subject in zip(axes, subjects, strict=True):
-        entitle(ax, sample_label(subject.sample))
-    axes[0].set_ylabel("position")
-    style.color_bar(axes, images[-1], f"attention received\n{SCORES[inputs.scale]}")
+    titles, bar = [sample_label(one.sample) for one in subjects], f"attention received\n{SCORES[inputs.scale]}"
+    drawn, _ = image_panels(shown, titles, lambda ax, one: paint(ax, one, norm), height=2.7, bar=bar, y="position")
     style.legend_above(drawn, legend_entries(shown))
     caption(drawn, made_by(inputs.rule, inputs.scale, inputs.group, *depth_lines(shown)))
     return drawn
-
-
-def _of(subject: Subject, inputs: Inputs) -> Profile:
-    return profile(subject.sample, inputs.rule, group=inputs.group, scale=inputs.scale)
-
-
-_GROUPS_ACROSS = 3
 
 
 def asking_groups(sample: xr.Dataset) -> list[str]:

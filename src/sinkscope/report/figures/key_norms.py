@@ -22,7 +22,7 @@ from matplotlib.image import AxesImage
 from sinkscope.compression.diagnostics import NormReport, Which, norm_correlation, summarise_norms
 from sinkscope.report.figures import style
 from sinkscope.report.figures.inputs import RULE, Inputs, with_first
-from sinkscope.report.figures.labels import caption, entitle, made_by, model_label
+from sinkscope.report.figures.labels import caption, entitle, image_panels, made_by, model_label
 from sinkscope.report.figures.making import figure
 from sinkscope.sinks import SinkRule
 from sinkscope.sinks.tables.base import add_sums, per
@@ -164,12 +164,10 @@ def _correlation_maps(inputs: Inputs, across: str) -> Figure:
     if len(subjects) == 1:
         return style.owner(norm_map(subjects[0].samples, across=across, group=inputs.group))
     shown = [correlations(one.samples, across=across, group=inputs.group) for one in subjects]
-    drawn, axes = style.panels(len(shown), height=2.5, share=False)
-    images = [paint_signs(ax, one, across, farthest(shown)) for ax, one in zip(axes, shown, strict=True)]
-    for ax, subject in zip(axes, subjects, strict=True):
-        entitle(ax, subject.label)
-    axes[0].set_ylabel("layer")
-    style.color_bar(axes, images[-1], BAR)
+    titles, reach = [one.label for one in subjects], farthest(shown)
+    drawn, _ = image_panels(
+        shown, titles, lambda ax, one: paint_signs(ax, one, across, reach), height=2.5, bar=BAR, y="layer"
+    )
     caption(drawn, _made_by(inputs.group, across))
     return drawn
 

@@ -7,18 +7,23 @@ would make matplotlib warn of a missing glyph.
 
 import textwrap
 import unicodedata
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
+from typing import TypeVar
 
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
+from matplotlib.image import AxesImage
 
+from sinkscope.report.figures import style
 from sinkscope.report.figures.style import FONT, SOFT
 from sinkscope.report.traces import masking_of, model_name, token_text
 from sinkscope.sinks import SinkRule
 from sinkscope.sinks.lexicon import Lexicon
 
+T = TypeVar("T")
 LONGEST_TOKEN = 16
 LONGEST_NAME = 48
 ELLIPSIS = "…"
@@ -130,3 +135,16 @@ def wrapped(text: str, inches: float, size: float) -> list[str]:
     """The text in lines that fit a width, in letters of `size` points; line breaks stay."""
     most = max(20, int(inches * 72 / (size * _CHARACTER_WIDTH)))
     return [line for part in text.split("\n") for line in textwrap.wrap(part, most)]
+
+
+def image_panels(
+    found: Sequence[T], titles: Iterable[str], paint: Callable[[Axes, T], AxesImage], *, height: float, bar: str, y: str
+) -> tuple[Figure, list[Axes]]:
+    """Images side by side with their titles; bar: name of their scale of colours, y: of the vertical axis."""
+    drawn, axes = style.panels(len(found), height=height, share=False)
+    images = [paint(ax, one) for ax, one in zip(axes, found, strict=True)]
+    for ax, title in zip(axes, titles, strict=True):
+        entitle(ax, title)
+    axes[0].set_ylabel(y)
+    style.color_bar(axes, images[-1], bar)
+    return drawn, axes

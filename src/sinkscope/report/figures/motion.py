@@ -28,9 +28,9 @@ from sinkscope.report.figures.inputs import RULE, Inputs, found_in, views
 from sinkscope.report.figures.labels import caption, entitle, made_by, sample_label
 from sinkscope.report.figures.making import figure
 from sinkscope.sinks import SinkRule, displacement, received_from, sink_positions
+from sinkscope.sinks.find import NOWHERE
 from sinkscope.sinks.motion import lifetime_counts, survivors
 from sinkscope.sinks.tables.base import add_sums
-from sinkscope.sinks.find import NOWHERE
 
 STRONGEST = "the strongest key"
 _MARKERS = 16

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from sinkscope.errors import UserError
 from sinkscope.report.figures import style
 from sinkscope.report.figures.inputs import RULE, Inputs, views, with_first
-from sinkscope.report.figures.labels import SCORES, caption, entitle, made_by, model_label
+from sinkscope.report.figures.labels import SCORES, caption, entitle, image_panels, made_by, model_label
 from sinkscope.report.figures.making import figure
 from sinkscope.sinks import Excess, SinkRule, scaled, summarise
 from sinkscope.sinks.blocks import step_slices, widened
@@ -213,12 +213,10 @@ def layer_head_maps(inputs: Inputs) -> Figure:
     if len(subjects) == 1:
         return style.owner(layer_head_map(subjects[0].samples, group=inputs.group, scale=inputs.scale))
     shown = [strengths(one.samples, group=inputs.group, scale=inputs.scale) for one in subjects]
-    drawn, axes = style.panels(len(shown), height=2.5, share=False)
     highest = float(np.max([one.max() for one in shown]))
-    images = [paint_strengths(ax, one, highest) for ax, one in zip(axes, shown, strict=True)]
-    for ax, subject in zip(axes, subjects, strict=True):
-        entitle(ax, subject.label)
-    axes[0].set_ylabel("layer")
-    style.color_bar(axes, images[-1], f"strongest key's score\n{SCORES[inputs.scale]}")
+    titles, bar = [one.label for one in subjects], f"strongest key's score\n{SCORES[inputs.scale]}"
+    drawn, _ = image_panels(
+        shown, titles, lambda ax, one: paint_strengths(ax, one, highest), height=2.5, bar=bar, y="layer"
+    )
     caption(drawn, made_by(STRONGEST, inputs.scale, inputs.group, AVERAGED))
     return drawn

@@ -228,11 +228,12 @@ def only_outer_labels(axes: Sequence[Axes], across: int) -> None:
             ax.set_ylabel("")
 
 
-def legend_above(figure: Figure, handles: Iterable[Artist], labels: Iterable[str] | None = None) -> None:
-    """One legend for all panels, in a line above them."""
-    entries = list(handles)
-    names = [str(entry.get_label()) for entry in entries] if labels is None else list(labels)
-    figure.legend(entries, names, loc="outside upper left", ncols=6, borderpad=0, columnspacing=1.6)
+def legend_above(figure: Figure, entries: Iterable[Artist] = (), *, of: Iterable[Axes] = ()) -> None:
+    """One legend for all panels, in a line above them: of these entries, or of all that these axes name."""
+    named = {str(entry.get_label()): entry for entry in entries}
+    for ax in of:
+        named |= {str(name): entry for entry, name in zip(*ax.get_legend_handles_labels(), strict=True)}
+    figure.legend([*named.values()], [*named], loc="outside upper left", ncols=6, borderpad=0, columnspacing=1.6)
 
 
 def whole_ticks(axis: Axis) -> None:

@@ -109,7 +109,6 @@ def token_panels(inputs: Inputs) -> Figure:
         paint(ax, table, labels)
         ax.set_ylim(most - 0.5, -0.5)
         entitle(ax, label)
-    handles, names = axes[0].get_legend_handles_labels()
-    style.legend_above(drawn, handles, names)
+    style.legend_above(drawn, of=axes[:1])
     caption(drawn, made_by(inputs.rule, None, inputs.group, COUNTED, *left_out))
     return drawn

@@ -19,6 +19,7 @@ from sinkscope.report.traces import (
     model_name,
     nothing_recorded,
     open_traces,
+    require_distinct,
     started_ids,
     unfinished_note,
 )
@@ -38,10 +39,8 @@ class Cut:
     heads: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, numbers in (("layer", self.layers), ("head", self.heads)):
-            twice = [number for place, number in enumerate(numbers) if number in numbers[:place]]
-            if twice:
-                raise UserError(f"{name} {twice[0]} is named twice; name each once")
+        require_distinct("layer", self.layers)
+        require_distinct("head", self.heads)
 
     def of(self, sample: xr.Dataset) -> xr.Dataset:
         """The sample, cut. Raises `UserError` for a layer or head that it does not have."""
@@ -122,9 +121,7 @@ def _notes(showing: Showing, ids: Sequence[str]) -> Iterator[str]:
             yield f"{trace.path}: sample {header.id!r} holds no recorded step yet, it is left out"
     empty = 0 if ids else len(trace) - len(started)
     if empty:
-        without = (
-            "1 sample without a recorded step is" if empty == 1 else f"{empty} samples without a recorded step are"
-        )
-        yield f"{trace.path}: {without} left out"
+        samples, are = ("1 sample", "is") if empty == 1 else (f"{empty} samples", "are")
+        yield f"{trace.path}: {samples} without a recorded step {are} left out"
     if not ids and len(started) > len(showing.ids):
         yield f"{trace.path}: the first {len(showing.ids)} of {len(started)} samples are shown; name others (--sample)"

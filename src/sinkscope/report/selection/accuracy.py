@@ -21,7 +21,6 @@ from pathlib import PurePath
 from typing import Any
 
 import numpy as np
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -67,17 +66,15 @@ def accuracy_by_share(rows: Sequence[PatchCell]) -> Figure:
     links, looks = _by_link(every), _looks(every)
     across = 2 if len(links) in (2, 4) else 3
     figure, axes = style.panels(len(links), height=2.2, across=across)
-    handles: dict[str, Artist] = {}
     for ax, some in zip(axes, links.values(), strict=True):
         paint(ax, some, looks)
         _name(ax)
         entitle(ax, link_label(some[0].condition))
-        handles |= {str(name): handle for handle, name in zip(*ax.get_legend_handles_labels(), strict=True)}
     ends = [end for ax in axes for end in ax.get_ylim()]
     for ax in axes:
         ax.set_ylim(min(ends), max(ends))
     style.only_outer_labels(axes, min(across, len(axes)))
-    style.legend_above(figure, handles.values(), handles.keys())
+    style.legend_above(figure, of=axes)
     caption(figure, f"{_title(every[0])}; {_how(every)}")
     return figure
 

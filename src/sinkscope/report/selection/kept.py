@@ -29,6 +29,7 @@ from sinkscope.errors import UserError
 from sinkscope.experiments.pictures import WHOLE
 from sinkscope.report.figures.labels import printable, shortened, wrapped
 from sinkscope.report.figures.style import BASE, COMMIT, HATCH, SINK, SOFT, WIDE, fresh_axes, house_style
+from sinkscope.report.traces import require_distinct
 from sinkscope.selection.budgets import check_alpha
 from sinkscope.selection.data import ImageSet
 from sinkscope.selection.model import SelectiveViT
@@ -76,10 +77,8 @@ def check_choices(alphas: Sequence[float], selectors: Sequence[str], mode: str |
         find_selector(name)
     if mode is not None:
         find_mode(mode)
-    for thing, values in (("alpha", alphas), ("selector", selectors)):
-        twice = [value for number, value in enumerate(values) if value in values[:number]]
-        if twice:
-            raise UserError(f"the {thing} {twice[0]} is named twice; name each once")
+    require_distinct("the alpha", alphas)
+    require_distinct("the selector", selectors)
 
 
 def _choice(model: SelectiveViT, pixels: torch.Tensor, way: str, alpha: float, mode: str | None) -> Choice:
