@@ -180,11 +180,12 @@ def _ablate(
 ) -> None:
     """Mask sinks and controls while models work, and compare."""
     from sinkscope.experiments import masking as experiment
+    from sinkscope.experiments import masking_table as table
 
     compression = dropping.compression()
     grid = varied.grid(masking.masking(), compression)
     options = measured.options(cached=compression is not None, when=dropping.when)
-    say = _Saying(experiment, experiment.read_maskings, "--ablation", as_json)
+    say = _Saying(experiment, table, experiment.read_maskings, "--ablation", as_json)
     _run(
         model_names,
         measured,
@@ -207,10 +208,11 @@ def _compress(
 ) -> None:
     """Drop keys from the cache while models work, by several scorers, and compare with random keys."""
     from sinkscope.experiments import eviction as experiment
+    from sinkscope.experiments import eviction_table as table
 
     grid = dropping.grid(masking.intervention())
     options = measured.options(cached=True, when=dropping.when)
-    say = _Saying(experiment, experiment.read_evictions, "--compression", as_json)
+    say = _Saying(experiment, table, experiment.read_evictions, "--compression", as_json)
     _run(
         model_names, measured, options, keeping, opening, say,
         lambda *given: experiment.compress_caches(given[0], grid, *given[1:]),
@@ -219,9 +221,10 @@ def _compress(
 
 @dataclass(frozen=True)
 class _Saying:
-    """How an experiment, a module of `sinkscope.experiments`, tells what it found."""
+    """How an experiment and its table, modules of `sinkscope.experiments`, tell what was found."""
 
     experiment: Any
+    table: Any
     read: Callable[[Any], Sequence[Any]]
     figure: str
     as_json: bool
@@ -229,8 +232,8 @@ class _Saying:
     def say(self, cells: Sequence[Any], notes: Sequence[str], keeping: KeepingOptions) -> None:
         """On standard output and, with the cells of earlier grids in the folder too, in files."""
         if keeping.out is not None:
-            write_findings(keeping.out, Findings.of(self.experiment, self.read(keeping.out), notes))
-        print_findings(Findings.of(self.experiment, cells, notes), self.as_json)
+            write_findings(keeping.out, Findings.of(self.experiment, self.table, self.read(keeping.out), notes))
+        print_findings(Findings.of(self.experiment, self.table, cells, notes), self.as_json)
         say_next(keeping.out, self.figure, self.as_json)
 
 

@@ -72,11 +72,11 @@ class Findings:
     notes: Sequence[str] = field(default=())
 
     @classmethod
-    def of(cls, experiment: Any, cells: Sequence[Any], notes: Sequence[str]) -> Findings:
-        """Of the cells of an experiment, a module of `sinkscope.experiments`."""
+    def of(cls, experiment: Any, table: Any, cells: Sequence[Any], notes: Sequence[str]) -> Findings:
+        """Of the cells of an experiment; it and its table are modules of `sinkscope.experiments`."""
         return cls(
-            tables=experiment.TABLES,
-            records=experiment.records(cells),
+            tables=table.TABLES,
+            records=table.records(cells),
             contrasts=[one.to_dict() for one in experiment.contrasts(cells)],
             verdicts=[str(one) for one in experiment.verdicts(cells)],
             notes=list(dict.fromkeys(notes)),

@@ -23,11 +23,11 @@ from pathlib import Path
 from sinkscope.discovery import Names
 from sinkscope.errors import UserError
 from sinkscope.evaluation import needle, text_measures
+from sinkscope.evaluation.answer_likelihood import LIKELIHOOD, make_likelihood
 from sinkscope.evaluation.answers import check_has_context, make_answers
 from sinkscope.evaluation.measuring import KeysMeasure, MakeMeasure, MeasureOptions
 from sinkscope.evaluation.tasks import TASKS, Task, find_task, read_questions
 from sinkscope.evaluation.tasks import examples as draw_examples
-from sinkscope.evaluation.text_measures import LIKELIHOOD
 from sinkscope.evaluation.texts import LITTLE, check_texts
 from sinkscope.families import Model
 
@@ -116,7 +116,7 @@ def _kind(name: str, called: str | None) -> MeasureKind:
     if name.startswith(LIKELIHOOD) and name.removeprefix(LIKELIHOOD) in TASKS:
         task = find_task(name.removeprefix(LIKELIHOOD))
         heeds = frozenset({"seed", "max_example_tokens"})
-        return MeasureKind(lambda model, options: text_measures.make_likelihood(model, task, options), heeds)
+        return MeasureKind(lambda model, options: make_likelihood(model, task, options), heeds)
     file = Path(name)
     if name in NAMES or not file.is_file():
         raise UserError(f"unknown task {name!r}; choose one of {', '.join(NAMES)}, FILE being a text file")

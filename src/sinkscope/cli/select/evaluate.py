@@ -225,7 +225,8 @@ def _report(rows: list[PatchCell], notes: list[str], out: Path | None, as_json: 
 
 
 def _findings(found: list[Point], notes: list[str]) -> Findings:
-    from sinkscope.experiments.patches import contrasts, records, tables_for, verdicts
+    from sinkscope.experiments.patches import contrasts, verdicts
+    from sinkscope.experiments.patches_table import records, tables_for
 
     every = records(found)
     compared = [one.to_dict() for one in contrasts(found)]
