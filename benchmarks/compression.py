@@ -93,7 +93,7 @@ def _run(model: Model, tokens: list[int], ratio: float, scorer: str) -> tuple[fl
             context.tokens, (0, length), (length - 1, length), torch.zeros_like(context.tokens), cache
         )
     read = _now(model) - start
-    nbytes = sum(bytes_of(layer) for layer in cache.layers)  # type: ignore[arg-type]
+    nbytes = sum(int(bytes_of(layer)) for layer in cache.layers)  # type: ignore[arg-type]
     whole = after_prefix(lay_out(model, [QUESTION], NEW_TOKENS, 0), tokens)
     start = _now(model)
     for _ in decode_canvas(model, whole, length, Decoding(max_new_tokens=NEW_TOKENS), [0], cache):

@@ -21,8 +21,8 @@ GRIDS = {
     "same": f"{PASSKEY} --strongest 1 --detect same",
     "copy": f"{TWINS} --task copy --control random,equal-mass,lowest --n 500 --strongest 1,2,5",
     "epsilon": f"{TWINS} --task passkey --rule {EPSILONS} --control random --n 200",
-    "smollm2": "smollm2-135m --task passkey --task perplexity --strongest 1,5,10 --rule first:1 --control random,equal-mass "
-    "--n 60",
+    "smollm2": "smollm2-135m --task passkey --task perplexity --strongest 1,5,10 --rule first:1 --n 60 "
+    "--control random,equal-mass",
     "rxnmapper": "rxnmapper --task infilling-0.15 --task infilling-0.5 --task infilling-0.9 --strongest 1,5,10 "
     "--control random,equal-mass,mask-matched --detect same --first-step 0",
 }
