@@ -97,7 +97,7 @@ def test_a_family_that_does_not_know_says_nothing(twin: Model) -> None:
 
 
 def test_a_run_is_what_generate_runs(twin: Model) -> None:
-    masked = MaskSinks(1)
+    masked = MaskSinks(1, detect="same", first_step=0)
     run = Run(twin, new_tokens(twin, 4), masked)
     encoded = run.encode(["a b", "b"])
     *_, last = run.steps(encoded)
