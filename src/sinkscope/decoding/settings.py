@@ -93,7 +93,7 @@ class Denoising:
         return self.gen_length
 
     def max_steps(self, masks: int = 0) -> int:
-        """The most forward passes that a generation can take, with at most so many masks in a prompt.
+        """The most forward passes that a generation can take, with at most `masks` masks in a prompt.
 
         A pass follows the schedule's steps or commits something in each row that has masks left; a cached block makes
         at least two passes.

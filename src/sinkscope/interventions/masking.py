@@ -141,7 +141,7 @@ class MaskSinks:
 
     def check(self, model: Model, *, fewest: int, most: int, passes: int) -> None:
         """Raise `UserError` for what can't be done to this model, with at least `fewest` and at most `most` keys, or
-        would change nothing in so many passes."""
+        would change nothing in `passes` passes."""
         if self.first_step >= passes:
             raise UserError(
                 f"a text is passed at most {passes} time{'s' * (passes > 1)}, and masking begins at step "
