@@ -37,7 +37,6 @@ class Canvas:
 
     @property
     def padded(self) -> bool:
-        """Whether any row has padding."""
         return not bool(self.real.all())
 
     def positions(self) -> torch.Tensor:

@@ -60,11 +60,9 @@ class MaskingStats:
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
-        """Names of the sums."""
         return tuple(one.name for one in fields(cls))
 
     def plus(self, other: MaskingStats) -> MaskingStats:
-        """Sums of both."""
         return MaskingStats(**{name: value + vars(other)[name] for name, value in vars(self).items()})
 
     def first(self, rows: int) -> MaskingStats:
@@ -72,7 +70,6 @@ class MaskingStats:
         return self._each(lambda value: value[:rows])
 
     def row(self, number: int) -> MaskingStats:
-        """One row alone."""
         return self._each(lambda value: value[number : number + 1])
 
     def of(self, rows: torch.Tensor) -> MaskingStats:

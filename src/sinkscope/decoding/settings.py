@@ -82,7 +82,6 @@ class Denoising:
 
     @property
     def blocks(self) -> int:
-        """Number of blocks."""
         if self.gen_length == 0 or self.block_length is None:
             return 1
         return self.gen_length // self.block_length

@@ -122,7 +122,6 @@ class Identity:
     """Digest of a sample of the weights, and of the configuration."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
         return asdict(self)
 
 
