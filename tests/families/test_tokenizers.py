@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 from sinkscope.errors import UserError
 from sinkscope.families import describe_model, load_model
 from sinkscope.families.packaged import find_packaged
-from sinkscope.families.smiles import is_smiles_vocabulary, smiles_tokenizer
+from sinkscope.families.tokenizers import is_smiles_vocabulary, smiles_tokenizer
 
 FOREIGN_CODE = "open(__file__ + '.ran', 'w').close()\nraise RuntimeError('the code of the checkpoint ran')\n"
 WORDS = [*(chr(letter) for letter in range(97, 123)), "Ġ", "th", "the", "Ġthe", "Ċ"]

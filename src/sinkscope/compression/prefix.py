@@ -35,7 +35,7 @@ from sinkscope.decoding.forward import Forward
 from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.errors import UserError
 from sinkscope.families import Model
-from sinkscope.families.identity import Identity, check_identity, identity_of
+from sinkscope.families.describe import Identity, check_identity, identity_of
 
 _PLAIN = (DynamicLayer, DynamicSlidingWindowLayer)
 

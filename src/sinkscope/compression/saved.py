@@ -25,7 +25,7 @@ from sinkscope.compression.prefix import Prefix
 from sinkscope.compression.settings import check_model, empty_cache, read_compress
 from sinkscope.errors import UserError, refusing
 from sinkscope.families import Model
-from sinkscope.families.identity import Identity, check_identity
+from sinkscope.families.describe import Identity, check_identity
 from sinkscope.files import parse_json, require_place, write_whole
 
 FORMAT_VERSION = 2

@@ -55,7 +55,6 @@ class HeldLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         """Bytes of memory that the layer keeps alive."""
 
     def get_max_length(self) -> int:
-        """No limit."""
         return -1
 
 
@@ -89,9 +88,9 @@ class BlockLayer(HeldLayer):
         """Store or overlay the new states; returns keys and values of the whole canvas."""
         if not self._held:
             self.lazy_initialization(key_states, value_states)
-            assert self.keys is not None and self.values is not None
-            return self.keys, self.values
         assert self.keys is not None and self.values is not None
+        if not self._held:
+            return self.keys, self.values
         key_states = key_states.to(value_states.dtype)
         if self._place.kind == "prefix":
             return torch.cat([self.keys, key_states], dim=2), torch.cat([self.values, value_states], dim=2)

@@ -37,7 +37,6 @@ class Canvas:
 
     @property
     def padded(self) -> bool:
-        """Whether any row has padding."""
         return not bool(self.real.all())
 
     def positions(self) -> torch.Tensor:
@@ -61,7 +60,7 @@ def after_prefix(canvas: Canvas, prefix: Sequence[int]) -> Canvas:
 
 
 def encode_prompts(model: Model, prompts: Prompts, *, continuing: bool = False) -> list[list[int]]:
-    """Token ids of each prompt. continuing: it goes on after other tokens, so no special ones are put before it.
+    """Token ids of each prompt. continuing: it follows other tokens, so no special ones are put before it.
 
     Raises `UserError` for empty prompts, ids outside the vocabulary, words that a closed vocabulary lacks, and text
     without a tokenizer.
@@ -74,11 +73,11 @@ def encode_prompts(model: Model, prompts: Prompts, *, continuing: bool = False) 
     encoded = [_encode(model, prompt, which_prompt(number, given), continuing) for number, prompt in enumerate(given)]
     vocabulary = vocabulary_size(model)
     for number, tokens in enumerate(encoded):
+        which = which_prompt(number, encoded)
         if not tokens:
-            raise UserError(f"{which_prompt(number, encoded)} is empty; give at least one token")
-        if min(tokens) < 0 or max(tokens) >= vocabulary:
-            wrong = next(t for t in tokens if not 0 <= t < vocabulary)
-            which = which_prompt(number, encoded)
+            raise UserError(f"{which} is empty; give at least one token")
+        wrong = next((token for token in tokens if not 0 <= token < vocabulary), None)
+        if wrong is not None:
             raise UserError(f"{which} holds token id {wrong}, the model's vocabulary has ids 0 to {vocabulary - 1}")
     return encoded
 

@@ -8,7 +8,7 @@ asks what was taken away (`MaskingStats`). A compression makes the caches of a l
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -26,40 +26,32 @@ from sinkscope.families import Model
 class PassContext:
     """The pass that is about to be made."""
 
-    tokens: torch.Tensor
-    """(batch, position) token ids that are there to be attended to."""
-    fed: tuple[int, int]
-    """Columns whose queries are computed, first and one past the last."""
-    groups: torch.Tensor
-    """(batch, query) who asks: index into `attention.GROUPS`, -1 for padding and for rows that wait for others."""
+    tokens: torch.Tensor  # (batch, position) token ids that are there to be attended to
+    fed: tuple[int, int]  # columns whose queries are computed, first and one past the last
+    groups: torch.Tensor  # (batch, query) index into `attention.GROUPS`; -1: padding, or a row that waits for others
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MaskingStats:
-    """What was taken away, sums over the layers and heads of a pass, (batch,) each.
+    """What was taken away: sums over layers, heads and passes, (batch,) each. Divide by `units`, or by `keys`.
 
-    Or over many passes. Sums, so that parts add up: divide by `units`, or by `keys`.
+    mass: attention removed, the share that the affected queries would have paid to the cut keys in this very pass.
+    wanted_mass: received attention of the sinks, by the map that they were found in; chosen_mass: of the keys that were
+    cut, sinks or controls, by the same map.
     """
 
-    units: torch.Tensor
-    """Layers and heads with sinks by the rule."""
-    keys: torch.Tensor
-    """Keys cut."""
-    mask_keys: torch.Tensor
-    """Of these, keys that hold the mask token."""
-    repeated_keys: torch.Tensor
-    """Of these, keys that the same layer and head lost in the pass before as well."""
+    units: torch.Tensor  # layers and heads with sinks by the rule
+    keys: torch.Tensor  # keys cut
+    mask_keys: torch.Tensor  # of these, keys that hold the mask token
+    repeated_keys: torch.Tensor  # of these, keys that the same layer and head lost in the pass before as well
     mass: torch.Tensor
-    """Attention removed: the share that the affected queries would have paid to the cut keys in this very pass."""
     wanted_mass: torch.Tensor
-    """Received attention of the sinks, by the map that they were found in."""
     chosen_mass: torch.Tensor
-    """Received attention, by the same map, of the keys that were cut: sinks or controls."""
 
     @classmethod
     def nothing(cls, rows: int, device: torch.device) -> MaskingStats:
-        """For a pass without any cut."""
-        return cls(**{name: torch.zeros(rows, dtype=torch.float64, device=device) for name in cls.names()})
+        """A pass without any cut."""
+        return cls(**dict.fromkeys(cls.names(), torch.zeros(rows, dtype=torch.float64, device=device)))
 
     @classmethod
     def from_sums(cls, sums: Mapping[str, float]) -> MaskingStats:
@@ -68,28 +60,28 @@ class MaskingStats:
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
-        """Names of the sums."""
         return tuple(one.name for one in fields(cls))
 
     def plus(self, other: MaskingStats) -> MaskingStats:
-        """Sums of both."""
         return MaskingStats(**{name: value + vars(other)[name] for name, value in vars(self).items()})
 
     def first(self, rows: int) -> MaskingStats:
         """The first rows alone: with guidance, those with the prompt."""
-        return MaskingStats(**{name: value[:rows] for name, value in vars(self).items()})
+        return self._each(lambda value: value[:rows])
 
     def row(self, number: int) -> MaskingStats:
-        """One row alone."""
-        return MaskingStats(**{name: value[number : number + 1] for name, value in vars(self).items()})
+        return self._each(lambda value: value[number : number + 1])
 
     def of(self, rows: torch.Tensor) -> MaskingStats:
         """The same, zero for rows that are not in `rows` (batch,) boolean."""
-        return MaskingStats(**{name: value * rows for name, value in vars(self).items()})
+        return self._each(lambda value: value * rows)
 
     def whole(self) -> MaskingStats:
         """All rows in one, (1,) each."""
-        return MaskingStats(**{name: value.sum(0, keepdim=True) for name, value in vars(self).items()})
+        return self._each(lambda value: value.sum(0, keepdim=True))
+
+    def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> MaskingStats:
+        return MaskingStats(**{name: change(value) for name, value in vars(self).items()})
 
     def to_dict(self) -> dict[str, float | None]:
         """Means over all rows: keys, mass, wanted and chosen mass for a layer and head with sinks, and shares of the
@@ -153,7 +145,7 @@ _Kind = TypeVar("_Kind", bound=Intervention)
 
 
 def active(intervention: _Kind | None) -> _Kind | None:
-    """The intervention, or None where it changes nothing. Raises `UserError` for what is no intervention."""
+    """The intervention; None where it changes nothing. Raises `UserError` for what is no intervention."""
     if intervention is None:
         return None
     if not isinstance(intervention, Intervention):
@@ -183,28 +175,17 @@ class Step:
     column less than `canvas`.
     """
 
-    index: int
-    """Number of the forward pass, from 0."""
-    block: int
-    """Number of the current block, from 0 (always 0 for autoregressive models)."""
-    block_range: tuple[int, int]
-    """Columns of the current block, first and one past the last."""
-    queries: tuple[int, int]
-    """Columns fed in this pass, first and one past the last; fewer than all with a cache."""
-    seen: torch.Tensor
-    """(batch, position) the token ids that the model saw."""
-    canvas: torch.Tensor
-    """(batch, position) the token ids after the commits."""
-    committed: torch.Tensor
-    """(batch, position) boolean, the positions committed now."""
-    confidence: torch.Tensor
-    """(batch, position) float32, confidence of what was committed now, NaN elsewhere."""
-    groups: torch.Tensor
-    """(batch, query) who asks: index into `attention.GROUPS`, -1 for padding and for rows that take no part."""
-    takes_part: torch.Tensor
-    """(batch,) boolean: rows that would make this pass alone too; the others are done and only carried along."""
-    removed: MaskingStats | None = None
-    """What an intervention took away in this pass, for each row; None where nobody intervenes."""
+    index: int  # number of the forward pass, from 0
+    block: int  # number of the current block, from 0 (always 0 for autoregressive models)
+    block_range: tuple[int, int]  # columns of the current block, first and one past the last
+    queries: tuple[int, int]  # columns fed in this pass, first and one past the last; fewer than all with a cache
+    seen: torch.Tensor  # (batch, position) the token ids that the model saw
+    canvas: torch.Tensor  # (batch, position) the token ids after the commits
+    committed: torch.Tensor  # (batch, position) boolean, the positions committed now
+    confidence: torch.Tensor  # (batch, position) float32, confidence of what was committed now, NaN elsewhere
+    groups: torch.Tensor  # (batch, query) index into `attention.GROUPS`; -1: padding, or a row that takes no part
+    takes_part: torch.Tensor  # (batch,) boolean: rows that would make this pass alone too; the others are done
+    removed: MaskingStats | None = None  # what an intervention took from each row in this pass; None without one
 
     def add_to(self, removed: MaskingStats | None) -> MaskingStats | None:
         """What was removed before and now, of rows that take part; None where nobody intervenes."""
@@ -247,7 +228,7 @@ class Compression(Protocol):
         """Token ids that the cache holds before any prompt is read; prompts go on after them."""
 
     def check(self, model: Model, lengths: Sequence[int]) -> None:
-        """Raise `UserError` for what can't be done to this model, with prompts of so many tokens."""
+        """Raise `UserError` for what can't be done to this model, with prompts of these lengths in tokens."""
 
     def ready(self, model: Model) -> None:
         """Raise `UserError` for what is not there when the first pass is about to be made: a watcher, say."""
@@ -256,7 +237,7 @@ class Compression(Protocol):
         """A cache for these rows of a batch, with the prefix in it. seeds: one a row, for random choices."""
 
     def fewest_keys(self, model: Model, length: int) -> int:
-        """The fewest keys that a layer may hold of a row whose prompt has so many tokens, or more."""
+        """The fewest keys that a layer may hold of a row whose prompt has `length` tokens, or more."""
 
     def for_blocks(self, model: Model) -> BlockCompression:
         """The same in the block caches of a diffusion model. Raises `UserError` for what can't be done there."""

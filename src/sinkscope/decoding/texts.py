@@ -46,7 +46,7 @@ _SECONDS = 5
 _MEMORY = 1 << 30
 """Bytes that a template may take beyond what the process has."""
 _ADDED, _TIMES = 1 << 18, 16
-"""Characters of a chat written out, beyond so many times those of its messages."""
+"""A chat written out may have `_TIMES` the characters of its messages, and `_ADDED` more."""
 
 _ADVICE = "change the messages, or give the prompt as text"
 _PARTS_AS_THEY_ARE = ("'type': 'text'", '"type": "text"')
@@ -207,8 +207,8 @@ def _whole(tokenizer: Any, forms: Sequence[list[Message]], options: Mapping[str,
 
 
 def _bounded(work: Callable[[], str], most: int) -> str:
-    """What `work` gives, computed in a child process with limits of time, memory and characters. Raises `UserError`
-    or `ValueError` with what went wrong there."""
+    """The result of `work` in a child process with limits of time, memory and characters. Raises `UserError` or
+    `ValueError` with what went wrong there."""
     if not hasattr(os, "fork"):
         return work()
     reading, writing = os.pipe()
@@ -240,9 +240,8 @@ def _answer(work: Callable[[], str], most: int, writing: int) -> None:
         _limit()
         try:
             text = work()
-            if len(text) > most:
-                raise UserError(f"the model's chat template wrote more than {most} characters; {_ADVICE}")
-            answer = [True, text]
+            too_long = f"the model's chat template wrote more than {most} characters; {_ADVICE}"
+            answer = [False, too_long] if len(text) > most else [True, text]
         except UserError as error:
             answer = [False, str(error)]
         with open(writing, "wb") as pipe:

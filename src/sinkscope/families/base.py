@@ -13,9 +13,9 @@ families (masked-lm, causal-lm) claim whatever transformers knows, so they rank 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import Any
 
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -34,28 +34,31 @@ class Family:
 
     name: str
     bidirectional: bool
-    logit_shift: bool
-    """Row i-1 of the logits predicts position i (Dream); row 0 then predicts itself."""
+    logit_shift: bool  # row i-1 of the logits predicts position i (Dream); row 0 then predicts itself
     mask_token_id: int | None
-    special_ids: tuple[int, ...]
-    """All special tokens known (bos, eos, pad, mask, cls, sep, end of turn ...), sorted."""
+    special_ids: tuple[int, ...]  # all special tokens known (bos, eos, pad, mask, cls, sep, end of turn ...), sorted
     eos_token_ids: tuple[int, ...]
     pad_token_id: int
     position_offset: int | None
     """Added to explicit position ids: 0, or pad + 1 for RoBERTa-like networks; None where the network takes none."""
-    max_length: int
-    """Context in tokens."""
-    default_decoding: Mapping[str, object]
-    """Keyword arguments of `Denoising` (mask-filling families) or `Decoding` (autoregressive ones)."""
-    trained_length: int | None = None
-    """The longest texts of its training in tokens, where that is known and shorter than the context can be."""
-    has_cache: bool = True
-    """Whether keys and values can be kept from pass to pass; masked language models have no cache."""
+    max_length: int  # context in tokens
+    default_decoding: Mapping[str, object]  # keyword arguments of `Denoising`, or of `Decoding`
+    trained_length: int | None = None  # the longest texts of its training in tokens, where known
+    has_cache: bool = True  # whether keys and values can be kept from pass to pass; not in masked language models
     closed_vocabulary: bool = False
     """A word that the tokenizer lacks was never seen in training: prompts with one are refused, not fed as unknown."""
     question_end: str | None = None
-    """What stands before every answer in the training; a prompt that does not end with it is a text to be gone on with.
-    """
+    """What stands before every answer in the training; a prompt without it at its end is continued as a text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """Counts that attention statistics are laid out by. `kv_heads` is below `heads` for grouped-query attention."""
+
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,10 +71,87 @@ class Body:
     """Regular expression of a stored weight's name -> name in `network_class`; `\\1` is the layer."""
     native_names: bool = True
     """False where transformers renames old weights on loading, so that stored names cannot be compared beforehand."""
-    surplus: tuple[str, ...] = ()
-    """Regular expressions of stored weights that may be left out, each with its reason beside it."""
-    float32_rotation: bool = False
-    """Queries and keys are rotated in float32 whatever the dtype of the weights."""
+    surplus: tuple[str, ...] = ()  # regular expressions of stored weights that may be left out
+    float32_rotation: bool = False  # queries and keys are rotated in float32 whatever the dtype of the weights
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A checkpoint with its network without weights and its tokenizer; what a family's record is made from."""
+
+    checkpoint: Checkpoint
+    skeleton: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase | None
+
+    def family(
+        self,
+        name: str,
+        *,
+        mask: int | None,
+        default_decoding: Mapping[str, object],
+        ends: Iterable[int] = (),
+        **more: Any,
+    ) -> Family:
+        """The record, special ids gathered. ends: ids that end a text beside those that the checkpoint and the
+        tokenizer name. more: other fields of `Family`; by default it fills masks, unshifted, at positions 0, 1, ..."""
+        config = self.skeleton.config
+        # Not the library's configuration where there is another: that one fills in ids nobody named.
+        stated = self.checkpoint.config if self.checkpoint.gguf is None else config.to_dict()
+        eos = tuple(dict.fromkeys([*self._eos_ids(stated), *ends]))
+        special = {mask, *eos, stated.get("bos_token_id"), stated.get("pad_token_id")}
+        if self.tokenizer is not None:
+            special.update(self.tokenizer.all_special_ids)
+            special.update(index for index, token in self.tokenizer.added_tokens_decoder.items() if token.special)
+        fields: dict[str, Any] = {"bidirectional": True, "logit_shift": False, "position_offset": 0, **more}
+        if "max_length" not in fields:
+            fields["max_length"] = config.max_position_embeddings
+        return Family(
+            name=name,
+            mask_token_id=mask,
+            special_ids=tuple(sorted(real_ids(special))),
+            eos_token_ids=eos,
+            pad_token_id=self._pad_id(eos),
+            default_decoding=default_decoding,
+            **fields,
+        )
+
+    @property
+    def mask(self) -> int | None:
+        """The mask token: the tokenizer's, else the stored configuration's. Raises `UserError` for an id without an
+        embedding."""
+        named = None if self.tokenizer is None else self.tokenizer.mask_token_id
+        return self.in_vocabulary(token_id(self.checkpoint.config, "mask_token_id") if named is None else named)
+
+    def in_vocabulary(self, mask: int | None) -> int | None:
+        """`mask` itself. Raises `UserError` where the network's vocabulary has no such id."""
+        size = self.skeleton.config.vocab_size
+        if mask is not None and not 0 <= mask < size:
+            raise UserError(
+                f"{self.checkpoint.name}: mask_token_id={mask} lies outside the vocabulary of {size} tokens; correct "
+                "config.json"
+            )
+        return mask
+
+    def _eos_ids(self, stated: RawConfig) -> list[int]:
+        """The ids that end a text: the stored configuration's one or several, and the tokenizer's."""
+        stored = stated.get("eos_token_id")
+        named = [] if self.tokenizer is None else [self.tokenizer.eos_token_id]
+        return real_ids([*(stored if type(stored) is list else [stored]), *named])
+
+    def _pad_id(self, eos: Iterable[int]) -> int:
+        """The id that fills short rows: the tokenizer's or configuration's pad, else the end of text, else 0.
+
+        Ids that the network has no embedding for are passed by: tokenizers may know more words than it.
+        """
+        text = self.skeleton.config.get_text_config()
+        named = None if self.tokenizer is None else self.tokenizer.pad_token_id
+        candidates = (named, getattr(text, "pad_token_id", None), *eos)
+        return next((int(one) for one in candidates if one is not None and 0 <= one < text.vocab_size), 0)
+
+
+def real_ids(found: Iterable[int | None]) -> list[int]:
+    """Those that a token can have: -1 stands for none, and the libraries of tokenizers count in 32 bits."""
+    return [int(index) for index in found if index is not None and 0 <= index < 1 << 31]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +163,7 @@ class Adapter:
     claims: Callable[[Checkpoint], bool]
     body: Callable[[Checkpoint], Body]
     tokenizer: Callable[[Checkpoint], PreTrainedTokenizerBase | None]
-    family: Callable[[Checkpoint, PreTrainedModel, PreTrainedTokenizerBase | None], Family]
-    """Called with the checkpoint, the skeleton and the tokenizer."""
+    family: Callable[[Opened], Family]
     rank: int = 0
 
 
@@ -102,8 +181,7 @@ def adapters() -> tuple[Adapter, ...]:
 
 
 def find_adapter(checkpoint: Checkpoint) -> Adapter:
-    """The family that claims the checkpoint's configuration. Raises `UserError` naming the `model_type` where none
-    does."""
+    """The first family that claims the checkpoint's configuration. Raises `UserError` where none does."""
     for adapter in adapters():
         if adapter.claims(checkpoint):
             return adapter
@@ -115,54 +193,24 @@ def find_adapter(checkpoint: Checkpoint) -> Adapter:
     )
 
 
-def special_ids(stated: RawConfig, tokenizer: PreTrainedTokenizerBase | None, *more: int | None) -> tuple[int, ...]:
-    """Ids of all special tokens that the stored configuration, the tokenizer or the family know, sorted.
-
-    `stated` is what the checkpoint says, not the library's configuration: that one fills in ids nobody named.
-    """
-    found = {*more, stated.get("bos_token_id"), stated.get("pad_token_id"), *eos_ids(stated, tokenizer)}
-    if tokenizer is not None:
-        found.update(tokenizer.all_special_ids)
-        found.update(index for index, token in tokenizer.added_tokens_decoder.items() if token.special)
-    return tuple(sorted(_real_ids(found)))
-
-
-def eos_ids(stated: RawConfig, tokenizer: PreTrainedTokenizerBase | None) -> tuple[int, ...]:
-    """The ids that end a text: the stored configuration's one or several, and the tokenizer's."""
-    stored = stated.get("eos_token_id")
-    found = [*stored] if type(stored) is list else [stored]
-    if tokenizer is not None:
-        found.append(tokenizer.eos_token_id)
-    return tuple(dict.fromkeys(_real_ids(found)))
-
-
-def _real_ids(found: Iterable[int | None]) -> Iterator[int]:
-    """Those that a token can have: -1 stands for none, and the libraries of tokenizers count in 32 bits."""
-    return (int(index) for index in found if index is not None and 0 <= index < 1 << 31)
-
-
-def pad_id(stated: RawConfig, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase | None) -> int:
-    """The id that fills short rows: the tokenizer's or configuration's pad, else the end of text, else 0.
-
-    Ids that the network has no embedding for are passed by: tokenizers may know more words than it.
-    """
-    named, text = None if tokenizer is None else tokenizer.pad_token_id, config.get_text_config()
-    for candidate in (named, getattr(text, "pad_token_id", None), *eos_ids(stated, tokenizer)):
-        if candidate is not None and 0 <= candidate < text.vocab_size:
-            return int(candidate)
-    return 0
-
-
-def mask_id(checkpoint: Checkpoint, size: int, tokenizer: PreTrainedTokenizerBase | None) -> int:
-    """The mask token: the tokenizer's, else the stored configuration's. Raises `UserError` where there is none, or none
-    of the `size` ids of the vocabulary."""
-    named = None if tokenizer is None else tokenizer.mask_token_id
-    mask = token_id(checkpoint.config, "mask_token_id") if named is None else named
+def stated_mask(opened: Opened) -> int:
+    """The mask token that config.json names. Raises `UserError` where there is none, or none of the vocabulary."""
+    mask = opened.in_vocabulary(token_id(opened.checkpoint.config, "mask_token_id"))
     if mask is None:
         raise UserError(
-            f"{checkpoint.name}: no mask token: neither a tokenizer with one nor mask_token_id in config.json"
+            f"{opened.checkpoint.name}: config.json has no mask_token_id, and a diffusion model cannot be denoised "
+            "without it"
         )
-    vocabulary_holds(mask, size, "mask_token_id", checkpoint.name)
+    return mask
+
+
+def named_mask(opened: Opened) -> int:
+    """The mask token: the tokenizer's, else the stored configuration's. Raises `UserError` as `stated_mask` does."""
+    mask = opened.mask
+    if mask is None:
+        raise UserError(
+            f"{opened.checkpoint.name}: no mask token: neither a tokenizer with one nor mask_token_id in config.json"
+        )
     return mask
 
 
@@ -172,8 +220,28 @@ def without_causal_mask(config: PreTrainedConfig) -> PreTrainedConfig:
     return config
 
 
-def vocabulary_holds(index: int | None, size: int, name: str, where: Path | str) -> int | None:
-    """`index` itself. Raises `UserError` where the vocabulary of `size` tokens has no such id."""
-    if index is not None and not 0 <= index < size:
-        raise UserError(f"{where}: {name}={index} lies outside the vocabulary of {size} tokens; correct config.json")
-    return index
+def per_layer(config: PreTrainedConfig) -> frozenset[str]:
+    """Fields that have a value for each layer (Gemma 4); to ask such a configuration for one value is an error."""
+    return frozenset(config.per_layer_attributes or ())
+
+
+def shape_of(network: PreTrainedModel) -> Shape:
+    """The shape of a network's (text) attention. Raises `UserError` for a network without attention heads, or with
+    layers of several shapes."""
+    config, name = network.config.get_text_config(), type(network).__name__
+    several = sorted(per_layer(config) & {"num_attention_heads", "num_key_value_heads", "head_dim", "hidden_size"})
+    if several:
+        raise UserError(
+            f"{name} has layers of several shapes ({', '.join(several)} differ), which sinkscope can't lay out in one "
+            "table; take a model whose layers are alike"
+        )
+    heads = getattr(config, "num_attention_heads", None)
+    if type(heads) is not int:
+        raise UserError(f"{name} has no attention heads: nothing of it can be watched")
+    key_heads = getattr(config, "num_key_value_heads", None) or heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    if type(key_heads) is not int or type(head_dim) is not int:
+        raise UserError(
+            f"{name}: num_key_value_heads={key_heads!r}, head_dim={head_dim!r}, wanted one whole number each"
+        )
+    return Shape(layers=int(config.num_hidden_layers), heads=heads, kv_heads=key_heads, head_dim=head_dim)

@@ -29,10 +29,9 @@ from transformers import (
 from transformers.masking_utils import sdpa_mask
 
 from sinkscope.errors import UserError, refusing
-from sinkscope.families.base import Body, Family, find_adapter
+from sinkscope.families.base import Body, Family, Opened, Shape, find_adapter, shape_of
 from sinkscope.families.checkpoint import Checkpoint
 from sinkscope.families.guard import Limits, check_config, guarded
-from sinkscope.families.shape import Shape, shape_of
 from sinkscope.families.stored import StoredTensor, read_stored
 from sinkscope.families.weights import check_stored
 
@@ -85,7 +84,7 @@ def prepare(checkpoint: Checkpoint, attention: str = OURS, *, weights: bool = Tr
         check_stored(checkpoint, body, skeleton, stored)
     shape = shape_of(skeleton)
     tokenizer = adapter.tokenizer(checkpoint)
-    family = adapter.family(checkpoint, skeleton, tokenizer)
+    family = adapter.family(Opened(checkpoint, skeleton, tokenizer))
     seen = try_out(checkpoint, skeleton, shape, caching=not family.bidirectional) if watchable else shape
     return Prepared(
         checkpoint=checkpoint,

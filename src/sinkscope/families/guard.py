@@ -22,8 +22,8 @@ from transformers.activations import ACT2FN
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from sinkscope.errors import UserError, refusing, shortened
+from sinkscope.families.base import per_layer
 from sinkscope.families.checkpoint import Checkpoint
-from sinkscope.families.shape import per_layer
 from sinkscope.families.stored import StoredTensor
 
 _CODE = re.compile(r"^auto_map$|^_?(attn|experts)_implementation|^_flash_attn|^use_kernels$|^kernel_config$")

@@ -10,21 +10,10 @@ tokens after the text tokens, and nothing keeps a text generation from committin
 
 from __future__ import annotations
 
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
 from sinkscope.errors import UserError
-from sinkscope.families.base import (
-    BLOCKS,
-    Adapter,
-    Body,
-    Family,
-    eos_ids,
-    pad_id,
-    register,
-    special_ids,
-    vocabulary_holds,
-    without_causal_mask,
-)
+from sinkscope.families.base import BLOCKS, Adapter, Body, Family, Opened, register, stated_mask, without_causal_mask
 from sinkscope.families.checkpoint import Checkpoint, RawConfig
 from sinkscope.families.fields import NATIVE, Allowed, real, refuse_surprises, token_id, unscaled_base, whole
 from sinkscope.families.tokenizers import read_fast_tokenizer
@@ -139,29 +128,10 @@ def _end_of_turn(mask: int, size: int, tokenizer: PreTrainedTokenizerBase | None
     return _END_OF_TURN if mask == _MASK and size > _END_OF_TURN else None
 
 
-def _family(
-    name: str, checkpoint: Checkpoint, skeleton: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None
-) -> Family:
-    config = skeleton.config
-    stored = token_id(checkpoint.config, "mask_token_id")
-    mask = vocabulary_holds(stored, config.vocab_size, "mask_token_id", checkpoint.name)
-    if mask is None:
-        raise UserError(
-            f"{checkpoint.name}: config.json has no mask_token_id, and {name} cannot be denoised without it"
-        )
-    turn = _end_of_turn(mask, config.vocab_size, tokenizer)
-    return Family(
-        name=name,
-        bidirectional=True,
-        logit_shift=False,
-        mask_token_id=mask,
-        special_ids=special_ids(checkpoint.config, tokenizer, mask, turn),
-        eos_token_ids=tuple(dict.fromkeys([*eos_ids(checkpoint.config, tokenizer), *([] if turn is None else [turn])])),
-        pad_token_id=pad_id(checkpoint.config, config, tokenizer),
-        position_offset=0,
-        max_length=config.max_position_embeddings,
-        default_decoding=BLOCKS,
-    )
+def _family(name: str, opened: Opened) -> Family:
+    mask = stated_mask(opened)
+    turn = _end_of_turn(mask, opened.skeleton.config.vocab_size, opened.tokenizer)
+    return opened.family(name, mask=mask, default_decoding=BLOCKS, ends=[] if turn is None else [turn])
 
 
 def _register(name: str, summary: str) -> None:
@@ -172,7 +142,7 @@ def _register(name: str, summary: str) -> None:
             claims=lambda checkpoint: checkpoint.config.get("model_type") == name,
             body=_body,
             tokenizer=read_fast_tokenizer,
-            family=lambda checkpoint, skeleton, tokenizer: _family(name, checkpoint, skeleton, tokenizer),
+            family=lambda opened: _family(name, opened),
         )
     )
 

@@ -28,10 +28,9 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging as library_log
 
 from sinkscope.errors import UserError, refusing
-from sinkscope.families.base import Body, Family
+from sinkscope.families.base import Body, Family, Shape, shape_of
 from sinkscope.families.building import OURS, prepare, try_loaded
 from sinkscope.families.checkpoint import Checkpoint, resolve
-from sinkscope.families.shape import Shape, shape_of
 from sinkscope.families.stored import StoredTensor, common_dtype, float_dtype
 from sinkscope.families.weights import check_report, check_values
 
@@ -73,7 +72,6 @@ class Model:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the weights."""
         return DTYPES[str(self.network.dtype).removeprefix("torch.")]
 
 

@@ -1,14 +1,18 @@
 """What the weight files say of themselves: names, shapes and dtypes, and whether the files are whole.
 
 Read before any weight is: safetensors' own library checks a header against the length of its file, a pickle is
-unpacked onto the meta device by PyTorch's `weights_only` loader, a GGUF header is stepped through. What a file claims
-is held against its length before anything is allocated. Costs milliseconds. Misleads: wrong bytes inside a file of the
+unpacked onto the meta device by PyTorch's `weights_only` loader. A GGUF header is read as llama.cpp's `gguf.md`
+describes it (versions 2 and 3, little endian), stepping over the metadata, whose vocabulary takes the `gguf` package's
+own reader seconds. What a file claims is held against its length before anything is allocated. Costs milliseconds, of
+a GGUF file tenths of a second. Misleads: wrong bytes inside a file of the
 right length pass here; `weights.check_values` sees those of them that are no numbers.
 """
 
 from __future__ import annotations
 
 import math
+import mmap
+import struct
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -20,9 +24,16 @@ from safetensors import safe_open
 
 from sinkscope.errors import UserError, refusing
 from sinkscope.families.checkpoint import Checkpoint
-from sinkscope.families.gguf_header import read_gguf_header
 
 _FLOATS = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+
+_SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+"""Bytes of a metadata value by its type number."""
+_UINT32, _STRING, _ARRAY = 4, 8, 9
+_ALIGNMENT = b"general.alignment"
+_SMALLEST_TENSOR, _SMALLEST_FIELD = 24, 13
+"""Bytes in the header that one takes at least: without a name and axes, without a name and a list's content."""
+_MOST_AXES = 4
 
 
 @dataclass(frozen=True)
@@ -34,7 +45,6 @@ class StoredTensor:
 
     @property
     def size(self) -> int:
-        """Number of values."""
         return math.prod(self.shape)
 
 
@@ -94,7 +104,7 @@ def _read_gguf(path: Path) -> dict[str, StoredTensor]:
         from gguf import GGML_QUANT_SIZES, GGMLQuantizationType  # an extra: only this kind of file needs it
     except ImportError as error:
         raise UserError(f"{path}: GGUF files need more packages; run: pip install 'sinkscope[gguf]'") from error
-    tensors, start = read_gguf_header(path)
+    tensors, start = _read_gguf_header(path)
     stored: dict[str, StoredTensor] = {}
     end = start
     for tensor in sorted(tensors, key=lambda one: one.offset):
@@ -128,3 +138,97 @@ def common_dtype(stored: Mapping[str, StoredTensor]) -> str:
 def float_dtype(name: str) -> torch.dtype:
     """The torch dtype of a stored one; quantised kinds are worked with in float32."""
     return _FLOATS.get(name, torch.float32)
+
+
+@dataclass(frozen=True)
+class _GGUFTensor:
+    """One tensor: `kind` is ggml's type number, `shape` in the order of torch, `offset` from the first tensor's
+    byte."""
+
+    name: str
+    kind: int
+    shape: tuple[int, ...]
+    offset: int
+
+
+class _Cursor:
+    """A place in the file that moves on as values are taken, never beyond its end."""
+
+    def __init__(self, content: mmap.mmap) -> None:
+        self.content = content
+        self.place = 0
+
+    def pass_over(self, size: int) -> int:
+        """Step over bytes; gives where they begin. Raises `ValueError` where the file ends before them."""
+        start = self.place
+        if size > len(self.content) - start:
+            raise ValueError(f"{size} bytes are claimed at byte {start}, the file has {len(self.content)}")
+        self.place += size
+        return start
+
+    def number(self, form: str) -> int:
+        """Take one whole number of a `struct` form."""
+        (value,) = struct.unpack_from("<" + form, self.content, self.pass_over(struct.calcsize("<" + form)))
+        return int(value)
+
+    def count(self, form: str, smallest: int) -> int:
+        """Take the number of things that follow, each of at least as many bytes as `smallest`."""
+        count = self.number(form)
+        if count * smallest > len(self.content) - self.place:
+            raise ValueError(f"{count} things are claimed at byte {self.place}, the file has {len(self.content)}")
+        return count
+
+    def text(self) -> bytes:
+        start = self.pass_over(self.number("Q"))
+        return self.content[start : self.place]
+
+    def skip(self, kind: int, *, inside: bool = False) -> None:
+        """Step over one metadata value. Raises `ValueError` for a type that is none, and for lists of lists."""
+        if kind == _STRING:
+            self.pass_over(self.number("Q"))
+        elif kind == _ARRAY and not inside:
+            inner, count = self.number("I"), self.count("Q", 1)
+            if inner in _SIZES:
+                self.pass_over(count * _SIZES[inner])
+                return
+            for _ in range(count):
+                self.skip(inner, inside=True)
+        elif kind in _SIZES:
+            self.pass_over(_SIZES[kind])
+        else:
+            raise ValueError(f"metadata of type {kind}")
+
+
+def _read_gguf_header(path: Path) -> tuple[list[_GGUFTensor], int]:
+    """The tensors of a GGUF file, and where the first one begins. Raises `ValueError` if it is none."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        if content[:4] != b"GGUF":
+            raise ValueError("it does not begin with GGUF")
+        cursor = _Cursor(content)
+        cursor.place = 4
+        version = cursor.number("I")
+        if version not in (2, 3):
+            raise ValueError(f"version {version}")
+        tensors, fields = cursor.count("Q", _SMALLEST_TENSOR), cursor.count("Q", _SMALLEST_FIELD)
+        alignment, names = 32, set()
+        for _ in range(fields):
+            name, kind = cursor.text(), cursor.number("I")
+            if name in names:
+                raise ValueError(f"the field {name!r} comes twice")
+            names.add(name)
+            if name != _ALIGNMENT:
+                cursor.skip(kind)
+                continue
+            alignment = cursor.number("I") if kind == _UINT32 else 0
+            if alignment < 1 or alignment & (alignment - 1):
+                raise ValueError(f"{_ALIGNMENT.decode()} is no power of two")
+        found = [_tensor(cursor) for _ in range(tensors)]
+        return found, -(-cursor.place // alignment) * alignment
+
+
+def _tensor(cursor: _Cursor) -> _GGUFTensor:
+    name = cursor.text().decode("utf-8")
+    axes = [cursor.number("Q") for _ in range(cursor.count("I", 8))]
+    if len(axes) > _MOST_AXES or 0 in axes:
+        raise ValueError(f"{name} has the shape {axes[:_MOST_AXES]}")
+    return _GGUFTensor(name, cursor.number("I"), tuple(reversed(axes)), cursor.number("Q"))

@@ -4,7 +4,14 @@ Each reader takes the files of one checkpoint and gives a tokenizer, or None whe
 then token ids). A foreign class named in tokenizer_config.json is never looked up: LLaDA's tokenizer.json is read as
 it is, Dream's and A2D's files through Qwen2's class, anything else through what transformers itself knows.
 
-Misleads: a tokenizer that is found may still know fewer tokens than the network has rows; see `Family.mask_token_id`.
+A bare vocab.txt of reaction SMILES makes a tokenizer too: molecules are cut by the regular expression usual for SMILES
+(Schwaller et al., Molecular Transformer, ACS Cent. Sci. 2019), so a bracketed atom, a two-letter halogen, a ring
+closure or a single character each is one token. `[CLS]` and `[SEP]` are put around the text. What the vocabulary does
+not hold becomes `[UNK]`.
+
+Misleads: reactions must be written `reactants>>products`. `>` alone, as in `reactants>reagents>products`, is cut as a
+token of its own, which vocabularies made from the first form do not hold. A tokenizer that is found may still know
+fewer tokens than the network has rows; see `Family.mask_token_id`.
 """
 
 from __future__ import annotations
@@ -14,13 +21,14 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast, Qwen2Tokenizer
 
 from sinkscope.errors import UserError, refusing
 from sinkscope.families.checkpoint import Checkpoint
-from sinkscope.families.smiles import is_smiles_vocabulary, smiles_tokenizer
 
 _ANY_TOKENIZER = (
     "tokenizer.json",
@@ -32,6 +40,8 @@ _ANY_TOKENIZER = (
     "spm.model",
 )
 _ROLES = ("bos", "eos", "pad", "mask", "unk", "cls", "sep")
+_SMILES = r"\[[^\]]+\]|Br|Cl|>>|%[0-9]{2}|[BCNOSPFIbcnosp0-9().=#\-+\\/:~@?>*$]"
+_SMILES_SPECIAL = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 _ADVICE = "fetch its files again, or remove them and give prompts as token ids"
 
 
@@ -110,3 +120,36 @@ def read_stock_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase | No
     if not _has(checkpoint, *_ANY_TOKENIZER):
         return None
     return _read(checkpoint, AutoTokenizer.from_pretrained, trust_remote_code=False)
+
+
+def is_smiles_vocabulary(path: Path) -> bool:
+    """Whether the file is a vocabulary of SMILES tokens: it holds the reaction arrow and no word pieces (`##`)."""
+    if not path.is_file():
+        return False
+    tokens = path.read_text(encoding="utf-8").splitlines()
+    return ">>" in tokens and not any(token.startswith("##") for token in tokens)
+
+
+def smiles_tokenizer(path: Path, *, max_length: int | None = None) -> PreTrainedTokenizerBase:
+    """The tokenizer whose ids are the line numbers of `path`. Raises `UserError` where a special token is missing."""
+    vocabulary = {token: index for index, token in enumerate(path.read_text(encoding="utf-8").splitlines())}
+    absent = [token for token in _SMILES_SPECIAL.values() if token not in vocabulary]
+    if absent:
+        raise UserError(f"{path}: a SMILES vocabulary needs {', '.join(absent)}, each on a line of its own")
+    core = Tokenizer(models.WordLevel(vocabulary, unk_token=_SMILES_SPECIAL["unk"]))
+    core.normalizer = normalizers.Strip()
+    core.pre_tokenizer = pre_tokenizers.Split(Regex(_SMILES), behavior="isolated")
+    core.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[(name, vocabulary[name]) for name in ("[CLS]", "[SEP]")],
+    )
+    core.decoder = decoders.Fuse()
+    wrapper: Any = PreTrainedTokenizerFast
+    wrapped: PreTrainedTokenizerBase = wrapper(
+        tokenizer_object=core,
+        clean_up_tokenization_spaces=False,
+        **({} if max_length is None else {"model_max_length": max_length}),
+        **{f"{role}_token": token for role, token in _SMILES_SPECIAL.items()},
+    )
+    return wrapped

@@ -13,34 +13,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from sinkscope.errors import UserError
-from sinkscope.families.base import (
-    Adapter,
-    Body,
-    Family,
-    eos_ids,
-    mask_id,
-    pad_id,
-    register,
-    special_ids,
-    without_causal_mask,
-)
+from sinkscope.families.base import Adapter, Body, Family, Opened, named_mask, register, without_causal_mask
 from sinkscope.families.checkpoint import Checkpoint
 from sinkscope.families.fields import NATIVE, Allowed, refuse_surprises, refuse_windows, token_id, whole
 from sinkscope.families.guard import field_names, library_config
-from sinkscope.families.native import COMPUTED
+from sinkscope.families.stock import COMPUTED
 from sinkscope.families.tokenizers import read_stock_tokenizer
 
 SECTION = "sinkscope"
 NEXT_TOKEN, MASKED_DIFFUSION = "next-token", "masked-diffusion"
 _QUESTION_END = "=>"
 
-_ALLOWED: Mapping[str, Allowed] = {
-    NEXT_TOKEN: {**NATIVE, "is_causal": (True, (True, None))},
-    MASKED_DIFFUSION: NATIVE,
-}
+_ALLOWED: Mapping[str, Allowed] = {NEXT_TOKEN: {**NATIVE, "is_causal": (True, (True, None))}, MASKED_DIFFUSION: NATIVE}
 _DECODING: Mapping[str, Mapping[str, object]] = {
     NEXT_TOKEN: {"max_new_tokens": 32, "temperature": 0.0},
     MASKED_DIFFUSION: {"gen_length": 32, "block_length": 4, "steps": None, "confidence": "max-prob"},
@@ -89,28 +76,23 @@ def _body(checkpoint: Checkpoint) -> Body:
     return Body(network_class=LlamaForCausalLM, config=config, surplus=COMPUTED)
 
 
-def _mask(checkpoint: Checkpoint, size: int, tokenizer: PreTrainedTokenizerBase | None) -> int:
-    mask, stated = mask_id(checkpoint, size, tokenizer), token_id(checkpoint.config, "mask_token_id")
+def _mask(opened: Opened) -> int:
+    checkpoint, mask = opened.checkpoint, named_mask(opened)
+    stated = token_id(checkpoint.config, "mask_token_id")
     if stated not in (None, mask):
         raise UserError(f"{checkpoint.name}: config.json: mask_token_id={stated}, but the tokenizer's mask is {mask}")
     return mask
 
 
-def _family(checkpoint: Checkpoint, skeleton: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> Family:
-    section, config = _read_section(checkpoint), skeleton.config
+def _family(opened: Opened) -> Family:
+    section, tokenizer = _read_section(opened.checkpoint), opened.tokenizer
     bidirectional = section.objective == MASKED_DIFFUSION
-    mask = _mask(checkpoint, config.vocab_size, tokenizer) if bidirectional else None
-    return Family(
-        name="twin",
+    return opened.family(
+        "twin",
+        mask=_mask(opened) if bidirectional else None,
+        default_decoding=_DECODING[section.objective],
         bidirectional=bidirectional,
         logit_shift=section.logit_shift,
-        mask_token_id=mask,
-        special_ids=special_ids(checkpoint.config, tokenizer, mask),
-        eos_token_ids=eos_ids(checkpoint.config, tokenizer),
-        pad_token_id=pad_id(checkpoint.config, config, tokenizer),
-        position_offset=0,
-        max_length=config.max_position_embeddings,
-        default_decoding=_DECODING[section.objective],
         trained_length=section.trained_length,
         closed_vocabulary=tokenizer is not None and tokenizer.is_fast and tokenizer.unk_token_id is not None,
         question_end=_QUESTION_END if tokenizer is not None and _QUESTION_END in tokenizer.get_vocab() else None,

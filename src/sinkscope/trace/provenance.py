@@ -4,7 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from sinkscope.decoding import Denoising, Run
-from sinkscope.families.identity import identity_of
+from sinkscope.families.describe import identity_of
 from sinkscope.versions import PACKAGES, versions_now
 
 _WRITTEN_BY = (*PACKAGES, "xarray", "zarr", "numpy")

@@ -14,7 +14,7 @@ from sinkscope.errors import UserError, memory_advice
 from sinkscope.evaluation.grids.progress import Observer, Watch
 from sinkscope.evaluation.grids.store import CellForm, CellStore, open_cells
 from sinkscope.families import Model
-from sinkscope.families.identity import identity_of
+from sinkscope.families.describe import identity_of
 from sinkscope.versions import versions_now
 
 

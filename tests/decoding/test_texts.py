@@ -1,31 +1,44 @@
-"""Where texts become token ids and token ids texts: beginnings, ends, chats and their templates."""
+"""Texts become token ids and token ids texts; chats by hostile templates; words that a closed vocabulary lacks."""
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from sinkscope.decoding import Decoding, encode_prompts, generate
+from sinkscope.decoding import Decoding, Denoising, encode_prompts, generate
 from sinkscope.decoding.texts import decode_text, encode_text
 from sinkscope.errors import UserError
 from sinkscope.families import Model, load_model
+from sinkscope.language.vocabulary import BOS, MASK, SPECIAL, WORDS, encode, ids
+from sinkscope.trace import Prompt, record
 
-WORDS = ["<pad>", "<s>", "</s>", "<unk>", "the", "cat", "sat", "on", "mat", *(f"w{number}" for number in range(9, 101))]
+SPOKEN = [
+    "<pad>",
+    "<s>",
+    "</s>",
+    "<unk>",
+    "the",
+    "cat",
+    "sat",
+    "on",
+    "mat",
+    *(f"w{number}" for number in range(9, 101)),
+]
 EDGES = {"nothing": ("", ""), "front": ("<s> ", ""), "both": ("<s> ", " </s>"), "behind": ("", " </s>")}
 
 
 def tokenizer(edges: str, *, special: bool = True) -> Any:
     """A tokenizer of whole words. special: whether it knows that its beginning, end and padding are no words."""
-    core = Tokenizer(models.WordLevel({word: index for index, word in enumerate(WORDS)}, unk_token="<unk>"))
+    core = Tokenizer(models.WordLevel({word: index for index, word in enumerate(SPOKEN)}, unk_token="<unk>"))
     core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     front, back = EDGES[edges]
     core.post_processor = processors.TemplateProcessing(
@@ -42,7 +55,7 @@ def causal(causal_folder: Path) -> Model:
 
 
 @pytest.mark.parametrize("edges", EDGES)
-@given(words=st.lists(st.sampled_from(WORDS[4:]), min_size=1))
+@given(words=st.lists(st.sampled_from(SPOKEN[4:]), min_size=1))
 def test_no_beginning_and_no_end_comes_twice(causal: Model, edges: str, words: list[str]) -> None:
     spoken = replace(causal, tokenizer=tokenizer(edges))
     front, back = EDGES[edges]
@@ -51,7 +64,7 @@ def test_no_beginning_and_no_end_comes_twice(causal: Model, edges: str, words: l
     for written in (text, f"{front}{text}", f"{text}{back}", f"{front}{text}{back}"):
         assert encode_text(spoken, written) == once
         assert encode_prompts(spoken, [written]) == [once]
-    plain = [WORDS.index(word) for word in words]
+    plain = [SPOKEN.index(word) for word in words]
     assert encode_text(spoken, text, "none") == plain
     assert encode_text(spoken, text, "before") == [*([1] if front else []), *plain]
 
@@ -80,7 +93,7 @@ def test_a_text_ends_where_its_row_does(causal: Model, special: bool) -> None:
     found = generate(ending, prompts, settings)
     rows = found.sequences[:, 5:].tolist()
     assert any(ends in row[:-1] for row in rows)
-    wanted = [" ".join(WORDS[token] for token in row[: (row.index(ends) if ends in row else None)]) for row in rows]
+    wanted = [" ".join(SPOKEN[token] for token in row[: (row.index(ends) if ends in row else None)]) for row in rows]
     hidden = {"<pad>", "<s>", "</s>", "<unk>"} if special else {"<pad>", "<unk>"}
     assert found.text == [" ".join(word for word in text.split() if word not in hidden) for text in wanted]
 
@@ -195,3 +208,99 @@ def test_a_tokenizer_that_cannot_encode(tiny: Callable[[str], Model]) -> None:
     assert encode_prompts(model, "the") == [[0]]
     with pytest.raises(UserError, match="input_ids"):
         encode_prompts(model, "cat")
+
+
+FOREIGN = ("zebra", "Annie", "é", "applesauce", "!", "<", "٣", "😀", "<unk>")
+SHORT = Decoding(max_new_tokens=2)
+
+
+@pytest.fixture(scope="module")
+def twin(twin_folders: Mapping[str, Path]) -> Model:
+    return load_model(twin_folders["twin-ar"], device="cpu")
+
+
+def refusal(model: Model, prompts: Any) -> str:
+    with pytest.raises(UserError) as caught:
+        encode_prompts(model, prompts)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.sampled_from([word for word in WORDS if word not in SPECIAL]), max_size=30),
+    st.sampled_from(FOREIGN),
+    st.lists(st.sampled_from([*FOREIGN, *WORDS]), max_size=30),
+    st.sampled_from([" ", "\n", "  \t"]),
+)
+def test_the_first_foreign_word_and_where_it_is(
+    twin: Model, before: list[str], foreign: str, after: list[str], gap: str
+) -> None:
+    text = gap.join([*before, foreign, *after])
+    place = len(gap.join([*before, ""]))
+    wanted = f"the prompt has the word {foreign!r} at character {place + 1}, which {twin.name} has no token for"
+    assert refusal(twin, text).startswith(wanted)
+
+
+def test_the_message_shows_the_place(twin: Model) -> None:
+    assert refusal(twin, "Ann has a zebra.").endswith("say it in words of its vocabulary: 'Ann has a zebra.'")
+    long = "Ann has 5 apples. " * 9 + "Bo has a zebra. " + "Ann has 5 apples. " * 9
+    shown = refusal(twin, long).rpartition("vocabulary: ")[2]
+    assert "a zebra. Ann" in shown
+    assert shown.startswith("'...")
+    assert shown.endswith("...'")
+    assert len(shown) < 80
+
+
+def test_which_prompt_and_which_message(twin: Model) -> None:
+    assert refusal(twin, ["a b", "a zebra"]).startswith("prompt 1 has the word 'zebra' at character 3, which")
+    chat = [
+        {"role": "user", "content": "Copy the list: a b"},
+        {"role": "assistant", "content": "a b"},
+        {"role": "user", "content": "Now tell me"},
+    ]
+    assert refusal(twin, chat).startswith("the prompt has the word 'Now' at character 1 of message 3, which")
+    assert refusal(twin, [chat[:1], chat]).startswith("prompt 1 has the word 'Now' at character 1 of message 3, which")
+
+
+def test_what_the_language_has_is_let_through(twin: Model) -> None:
+    wanted = [ids()[BOS], *encode("Copy the list: a b =>")]
+    assert encode_prompts(twin, "Copy the list: a b =>") == [wanted]
+    assert encode_prompts(twin, [{"role": "user", "content": "Copy the list: a b"}]) == [wanted]
+    assert encode_prompts(twin, f"{MASK} a") == [[ids()[BOS], ids()[MASK], ids()["a"]]]
+    unknown = ids()["<unk>"]
+    assert encode_prompts(twin, [[unknown, 7], [7]]) == [[unknown, 7], [7]]
+
+
+def test_an_open_vocabulary_is_not_checked(twin: Model) -> None:
+    opened = replace(twin, family=replace(twin.family, closed_vocabulary=False))
+    assert encode_prompts(opened, "a zebra") == [[ids()[BOS], ids()["a"], ids()["<unk>"]]]
+
+
+def test_no_prompts_at_all(twin: Model) -> None:
+    assert refusal(twin, []) == "no prompts were given"
+
+
+def test_no_work_is_done_before(twin: Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def work(*_: object, **__: object) -> None:
+        raise AssertionError("the network was asked")
+
+    monkeypatch.setattr(twin.network, "forward", work)
+    with pytest.raises(AssertionError):
+        generate(twin, "a b", SHORT)
+    with pytest.raises(UserError, match="'zebra' at character 3"):
+        generate(twin, ["a b", "a zebra"], SHORT)
+    prompts = [Prompt("first", "a b"), Prompt("second", "a zebra")]
+    with pytest.raises(UserError, match=r"^prompt 'second': the prompt has the word 'zebra' at character 3"):
+        record(twin, prompts, SHORT, out=tmp_path / "t.zarr")
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_masks_of_a_prompt_are_filled(twin_folders: Mapping[str, Path]) -> None:
+    model = load_model(twin_folders["twin-dlm"], device="cpu")
+    text = f"Ann has 5 eggs. How many are left? => {MASK} {MASK}"
+    done = generate(model, text, Denoising(gen_length=0, block_length=None, steps=None))
+    assert done.forward_passes == 2
+    assert done.sequences[0, :-2].tolist() == [ids()[BOS], *encode(text.partition(f" {MASK}")[0])]
+    assert ids()[MASK] not in done.sequences

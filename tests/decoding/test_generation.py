@@ -1,4 +1,5 @@
-"""Texts longer than those of the training: one warning a call, before any work, and none where all is well."""
+"""`Run`: what is checked and how many steps there are; and texts longer than those of the training: one warning a call,
+before any work, and none where all is well."""
 
 import warnings
 from collections.abc import Mapping
@@ -7,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from sinkscope.decoding import Decoding, Denoising, generate
+from sinkscope.decoding import Decoding, Denoising, Run, generate
 from sinkscope.decoding.settings import Settings
 from sinkscope.errors import TrainedLengthWarning, UserError
 from sinkscope.families import Model, load_model
+from sinkscope.interventions import MaskSinks
 from sinkscope.trace import record
 
 TRAINED = 30
@@ -92,3 +94,36 @@ def test_a_prompt_alone_may_be_too_long(twin_folders: Mapping[str, Path]) -> Non
 def test_a_family_that_does_not_know_says_nothing(twin: Model) -> None:
     model = replace(twin, family=replace(twin.family, trained_length=None))
     assert generate(model, [7] * 5, new_tokens(model, 40)).prompt_length == 5
+
+
+def test_a_run_is_what_generate_runs(twin: Model) -> None:
+    masked = MaskSinks(1, detect="same", first_step=0)
+    run = Run(twin, new_tokens(twin, 4), masked)
+    encoded = run.encode(["a b", "b"])
+    *_, last = run.steps(encoded)
+    assert last.index < run.max_steps(encoded)
+    assert last.canvas.tolist() == generate(twin, encoded, run.settings, intervention=masked).sequences.tolist()
+    assert run.masking is masked and Run(twin, run.settings, MaskSinks(0)).masking is None and run.prefix == ()
+
+
+def test_a_run_refuses_settings_of_the_other_kind(twin: Model) -> None:
+    both_ways = twin.family.bidirectional
+    wrong, wanted = (Decoding(), "Denoising") if both_ways else (Denoising(), "Decoding")
+    for check in (lambda run: run.check([[1]]), lambda run: run.steps([[1]])):
+        with pytest.raises(UserError, match=f"takes {wanted} settings, got {type(wrong).__name__}"):
+            check(Run(twin, wrong))
+
+
+@pytest.mark.parametrize(
+    ("settings", "masks", "new", "most"),
+    [
+        (Decoding(max_new_tokens=5), 0, 5, 5),
+        (Denoising(gen_length=8, block_length=4, steps=4), 0, 8, 8),
+        (Denoising(gen_length=8, block_length=4, steps=16), 3, 8, 16),
+        (Denoising(gen_length=4, block_length=1, steps=None, cache="dual"), 0, 4, 8),
+        (Denoising(gen_length=0, block_length=None, steps=None), 3, 0, 3),
+    ],
+    ids=str,
+)
+def test_new_tokens_and_the_most_steps(settings: Settings, masks: int, new: int, most: int) -> None:
+    assert (settings.new_tokens, settings.max_steps(masks)) == (new, most)
