@@ -51,11 +51,7 @@ Norm = Literal["key", "value"]
 
 
 def sink_tokens(
-    sample: xr.Dataset,
-    sinks: xr.DataArray | None = None,
-    *,
-    received: xr.DataArray | None = None,
-    per: str = "step",
+    sample: xr.Dataset, sinks: xr.DataArray | None = None, *, received: xr.DataArray | None = None, per: str = "step"
 ) -> xr.Dataset:
     """Frequency, base rate and lift of every token, `(token,)`, most frequent first; `token` is the id, `text` its
     text.
@@ -67,22 +63,14 @@ def sink_tokens(
 
 
 def sink_classes(
-    sample: xr.Dataset,
-    sinks: xr.DataArray | None = None,
-    *,
-    received: xr.DataArray | None = None,
-    per: str = "step",
+    sample: xr.Dataset, sinks: xr.DataArray | None = None, *, received: xr.DataArray | None = None, per: str = "step"
 ) -> xr.Dataset:
     """Frequency, base rate and lift of every token class, `(token_class,)`; classes part the cells (`lexicon.py`)."""
     return with_rates(class_counts(sample, sink_cells(sample, sinks, received=received, per=per)))
 
 
 def sink_cells(
-    sample: xr.Dataset,
-    sinks: xr.DataArray | None = None,
-    *,
-    received: xr.DataArray | None = None,
-    per: str = "step",
+    sample: xr.Dataset, sinks: xr.DataArray | None = None, *, received: xr.DataArray | None = None, per: str = "step"
 ) -> xr.Dataset:
     """How many sinks every cell holds and which cells exist: `sinks` and `exists`, both `(step, position)`."""
     if sinks is not None:

@@ -84,12 +84,7 @@ class NormReport:
 
 
 def summarise_norms(
-    samples: Iterable[xr.Dataset],
-    rule: SinkRule,
-    *,
-    ratio: float = 0.5,
-    which: Which = WHOLE,
-    draws: int = DRAWS,
+    samples: Iterable[xr.Dataset], rule: SinkRule, *, ratio: float = 0.5, which: Which = WHOLE, draws: int = DRAWS
 ) -> NormReport:
     """All tables over the samples of one model; `rule` finds the sinks of `overlap`, `ratio` is the share of keys kept.
 
