@@ -105,7 +105,7 @@ def _generate(
     with console.progress(as_json) as bar:
         for start in range(0, len(given), asked.batch_size):
             batch, encoded = given[start : start + asked.batch_size], every[start : start + asked.batch_size]
-            task = bar.add_task(f"prompt {start + 1} of {len(given)}", total=run.max_steps(encoded))
+            task = bar.add_task(f"prompt {start + 1} of {len(given)}", total=most_steps(model, encoded, settings))
             done = generate(
                 model, encoded, settings, intervention=intervention,
                 on_step=lambda _, task=task: bar.advance(task),  # type: ignore[misc]
@@ -114,12 +114,8 @@ def _generate(
             for row, (one, tokens) in enumerate(zip(batch, encoded, strict=True)):
                 sequence = done.sequences[row, done.prompt_length - len(tokens) :].tolist()
                 text = None if done.text is None else done.text[row]
-                result: dict[str, Any] = {
-                    "id": one.id,
-                    "text": text,
-                    "sequence": sequence,
-                    "forward_passes": done.forward_passes,
-                }
+                passes = done.forward_passes
+                result: dict[str, Any] = {"id": one.id, "text": text, "sequence": sequence, "forward_passes": passes}
                 if done.removed is not None:
                     result["removed"] = done.removed.row(row).to_dict()
                 results.append(result)
