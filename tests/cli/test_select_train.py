@@ -36,7 +36,7 @@ def test_a_model_is_trained_logged_and_gone_on_with(tmp_path: Path, capsys: pyte
     [
         (["--mode", "sharp"], "unknown mode"),
         (["--channel", "wire"], "unknown channel"),
-        (["--set", "colour=1"], "no 'colour'"),
+        (["--set", "colour=1"], "a recipe has no colour"),
         (["--set", "batch"], "--set takes FIELD=VALUE"),
         (["--data", "shoes"], "shoes"),
         (["--start", "nowhere/at/all"], "can't be read as a vision transformer"),

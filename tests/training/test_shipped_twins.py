@@ -10,9 +10,8 @@ import sinkscope
 from sinkscope import evaluate, load_model
 from sinkscope.evaluation import LITTLE, wilson_interval
 from sinkscope.training import KINDS, Kind, Recipe
-from sinkscope.training.card import read_scores
-from sinkscope.training.export import stored_configuration
-from sinkscope.training.log import read_log
+from sinkscope.training.checkpoints import read_log
+from sinkscope.training.export import read_scores, stored_configuration
 
 TWINS = Path(sinkscope.__file__).parent / "twins"
 PROBLEMS = 60

@@ -28,8 +28,8 @@ from sinkscope.training import (
     training,
 )
 from sinkscope.training.export import export
-from sinkscope.training.measures import measure
 from sinkscope.training.training import initial_network
+from sinkscope.training.twins import measure
 
 NAMES = tuple(KINDS)
 pytestmark = pytest.mark.usefixtures("accelerate_anew")

@@ -37,16 +37,6 @@ def cut_at(kind_name: str, step: int) -> Observer:
     return observe
 
 
-def killed_at(kind_name: str, step: int) -> Observer:
-    """Kills the process right after an optimizer step of a twin's training."""
-
-    def observe(kind: Kind, done: Progressed) -> None:
-        if (kind.name, done.step) == (kind_name, step):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return observe
-
-
 def kill_in_save(kind_name: str, step: int) -> None:
     """Kill the process when a checkpoint of that step is written but for its record."""
     from accelerate import Accelerator

@@ -15,8 +15,9 @@ _FILED = re.compile(r'^@\w+\("([a-z0-9-]+)"', re.MULTILINE)
 
 
 def filed(folder: str) -> tuple[str, ...]:
-    """The names under which classes or functions of a folder of the package file themselves, in alphabetic order."""
-    files = (Path(sinkscope.__file__).parent / folder).glob("*.py")
+    """The names under which classes or functions of a folder or file of the package file themselves, sorted."""
+    place = Path(sinkscope.__file__).parent / folder
+    files = place.glob("*.py") if place.is_dir() else [place.with_suffix(".py")]
     return tuple(sorted(name for file in files for name in _FILED.findall(file.read_text(encoding="utf-8"))))
 
 

@@ -80,7 +80,7 @@ def _train(
 
 
 def _report(out: Path, folders: dict[str, Path], as_json: bool) -> None:
-    from sinkscope.training.card import read_scores
+    from sinkscope.training.export import read_scores
 
     scores = {name: read_scores(folder) for name, folder in folders.items()}
     if as_json:

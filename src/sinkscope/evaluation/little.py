@@ -13,7 +13,7 @@ from random import Random
 
 from sinkscope.evaluation.answers import Scorer, exact, first_number, last_number
 from sinkscope.evaluation.base import Example, Task
-from sinkscope.language.documents import MAKERS, prompt_text
+from sinkscope.language import MAKERS, prompt_text
 from sinkscope.language.problems import Maker, draw
 
 LEAST_ROOM = 24

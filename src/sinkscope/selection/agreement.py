@@ -21,7 +21,7 @@ from sinkscope.compression.diagnostics.ranks import spearman
 from sinkscope.ordering import ordered
 from sinkscope.selection.budgets import check_alpha, count_kept, gate_shares
 from sinkscope.selection.model import SelectiveViT
-from sinkscope.selection.selectors import SELECTORS, AtGate, Selector
+from sinkscope.selection.selectors import SELECTORS, GateInput, Selector
 
 OTHERS = ("received-attention", "cls-attention", "key-norm")
 
@@ -44,17 +44,17 @@ class Agreement:
 class _Listening(Selector):
     """The gates, and a note of what the others would have said."""
 
-    looks = True
+    needs_attention = True
 
     def __init__(self) -> None:
         self.heard: list[tuple[int, str, torch.Tensor, torch.Tensor]] = []
 
-    def scores(self, at: AtGate) -> torch.Tensor:
+    def scores(self, at: GateInput) -> torch.Tensor:
         own = at.gate.scores(at.patches)
         self.heard += [(at.place, name, own, SELECTORS[name]().scores(at)) for name in OTHERS]
         return own
 
-    def thresholds(self, at: AtGate) -> torch.Tensor:
+    def thresholds(self, at: GateInput) -> torch.Tensor:
         return at.gate.thresholds(at.budget)
 
 

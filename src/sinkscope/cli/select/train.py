@@ -62,7 +62,7 @@ def _train(
             raise UserError(f"training a selection needs more packages; run: pip install 'sinkscope[{extra}]'")
     from sinkscope.families.model import parse_device
     from sinkscope.selection.data import default_source, describe_skipped, load_images
-    from sinkscope.selection.learning import Now, read_recipe, recipe_from, train_selective
+    from sinkscope.selection.learning import StepReport, read_recipe, recipe_from, train_selective
     from sinkscope.selection.saved import load_backbone
 
     parse_device(device)
@@ -77,7 +77,7 @@ def _train(
     with told_at_interrupt(lambda: going_on(out)), console.progress(as_json) as bar:
         task = bar.add_task("training", total=None)
 
-        def observe(now: Now) -> None:
+        def observe(now: StepReport) -> None:
             words = f"{now.part}: loss {now.loss:.3f}, learning rate {now.learning_rate:.1e}"
             bar.update(task, description=words, completed=now.step, total=now.steps)
 

@@ -23,8 +23,7 @@ from sinkscope.evaluation.compressed.questions import Blocks, Questions, lay_out
 from sinkscope.evaluation.grids.examples import Examples
 from sinkscope.evaluation.texts import prose
 from sinkscope.families import Model
-from sinkscope.language.problems import split_of
-from sinkscope.language.stories import filler
+from sinkscope.language.problems import filler, split_of
 from sinkscope.language.vocabulary import END
 
 NAME = "needle"

@@ -88,8 +88,7 @@ def _read(
     pictures: Sequence[Picture], classes: tuple[str, ...], shape: tuple[int, int, int], size: int | None, name: str
 ) -> ImageSet:
     images = torch.empty(len(pictures), *shape, dtype=torch.uint8)
-    labels: list[int] = []
-    skipped: list[tuple[str, str]] = []
+    labels, skipped = list[int](), list[tuple[str, str]]()
     for picture in pictures:
         decoded = _decode(picture, shape[0], size)
         if isinstance(decoded, str):

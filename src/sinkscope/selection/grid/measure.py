@@ -20,12 +20,11 @@ from sinkscope.selection.budgets import count_kept
 from sinkscope.selection.channels import find_channel
 from sinkscope.selection.costs import Costs, flops
 from sinkscope.selection.data import ImageSet, describe_skipped
-from sinkscope.selection.digest import digest
 from sinkscope.selection.grid.cells import EXACT, Cell
 from sinkscope.selection.grid.sending import Sent, join, send
 from sinkscope.selection.link import Link
 from sinkscope.selection.model import SelectiveViT
-from sinkscope.selection.saved import Trained
+from sinkscope.selection.saved import Trained, digest
 
 PICTURES, BATCH = 1000, 250
 _COUNTED = 16
