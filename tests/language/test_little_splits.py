@@ -44,7 +44,7 @@ def told(split: str, documents: int) -> Iterator[tuple[set[str], set[tuple[int, 
 
 
 @given(st.text(max_size=30))
-@settings(deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_a_side_follows_from_the_hash(facts: str) -> None:
     assert split_of(facts) == side(facts)
 

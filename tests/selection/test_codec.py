@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sinkscope.selection.link import TokenCodec
 
-LAWS = settings(deadline=None)
+LAWS = settings(max_examples=40, deadline=None)
 WIDTH = 24
 rates = st.floats(0, 1, exclude_min=True)
 seeds = st.integers(0, 2**32 - 1)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sinkscope.selection.modes import LEAST, MODES, ScoredPatches, find_mode
 
-LAWS = settings(deadline=None)
+LAWS = settings(max_examples=40, deadline=None)
 seeds = st.integers(0, 2**32 - 1)
 COUNTED = ["exact", "up-to"]
 

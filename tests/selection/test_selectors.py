@@ -15,7 +15,7 @@ from sinkscope.selection import SELECTORS, SelectiveViT, Selector, find_selector
 from sinkscope.selection.budgets import Gate, alphas, gate_counts
 from sinkscope.selection.selectors import BlockAttention, GateInput, RandomSelector
 
-LAWS = settings(deadline=None)
+LAWS = settings(max_examples=40, deadline=None)
 LOOKING = sorted(name for name, kind in SELECTORS.items() if kind.needs_attention)
 SHARES = [0.1, 0.35, 0.6, 0.9, 1.0]
 

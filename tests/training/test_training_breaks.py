@@ -53,8 +53,7 @@ def test_a_training_broken_off_twice_ends_like_an_unbroken_one(tmp_path: Path) -
 
     go_on(str(broken))
     go_on(str(unbroken))
-    for name in ("twin-ar", "twin-dlm"):
-        assert_same(broken, unbroken, name)
+    assert_same(broken, unbroken, "twin-dlm")
     assert (broken / "recipe.json").read_bytes() == (unbroken / "recipe.json").read_bytes()
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -146,13 +147,21 @@ class PlainBackbone(Backbone):
 
 
 class StockBackbone(Backbone):
-    """A network of transformers. `body` is the transformer without its head."""
+    """A network of transformers with a linear head on the class token.
 
-    def __init__(self, network: Any, body: nn.Module, blocks: nn.ModuleList, prefix: int) -> None:
+    body, layers: the names of the transformer without its head, and of its blocks. prefix: 1 with a class token, 2 with
+        a distillation token too.
+    """
+
+    def __init__(self, network: Any, body: str, prefix: int, layers: str = "layers") -> None:
         super().__init__()
         config = network.config
         self.network: Any = network
-        self._body, self._blocks = [body], [blocks]  # in lists: the network holds these modules already
+        whole = getattr(network, body)
+        self._body, self._blocks = (
+            [whole],
+            [whole.get_submodule(layers)],
+        )  # in lists: the network holds these modules already
         self.width, self.prefix, self.classes = config.hidden_size, prefix, config.num_labels
         rows, columns = _pair(config.image_size)
         high, wide = _pair(config.patch_size)
@@ -176,26 +185,14 @@ class StockBackbone(Backbone):
         return self.head(normed, keep)
 
     def head(self, normed: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
-        """Logits from the tokens after the last norm: a linear head on the class token."""
+        """Logits from the tokens after the last norm."""
         del keep
         logits: torch.Tensor = self.network.classifier(normed[:, 0])
         return logits
 
 
-@backbone("ViTForImageClassification")
-class ViT(StockBackbone):
-    """Class token."""
-
-    def __init__(self, network: Any) -> None:
-        super().__init__(network, network.vit, network.vit.layers, prefix=1)
-
-
-@backbone("DeiTForImageClassification")
-class DeiT(StockBackbone):
-    """Class and distillation token, one head on the class token."""
-
-    def __init__(self, network: Any) -> None:
-        super().__init__(network, network.deit, network.deit.layers, prefix=2)
+BACKBONES.add("ViTForImageClassification", partial(StockBackbone, body="vit", prefix=1))
+BACKBONES.add("DeiTForImageClassification", partial(StockBackbone, body="deit", prefix=2))
 
 
 @backbone("DeiTForImageClassificationWithTeacher")
@@ -203,7 +200,7 @@ class DeiTWithTeacher(StockBackbone):
     """Class and distillation token, the mean of their two heads."""
 
     def __init__(self, network: Any) -> None:
-        super().__init__(network, network.deit, network.deit.layers, prefix=2)
+        super().__init__(network, "deit", prefix=2)
 
     def head(self, normed: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
         del keep
@@ -217,7 +214,7 @@ class DinoV2(StockBackbone):
     """A linear head on the class token beside the mean of the patches, here of those that were kept."""
 
     def __init__(self, network: Any) -> None:
-        super().__init__(network, network.dinov2, network.dinov2.encoder.layer, prefix=1)
+        super().__init__(network, "dinov2", prefix=1, layers="encoder.layer")
 
     def head(self, normed: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
         both = torch.cat([normed[:, 0], masked_mean(normed[:, 1:], keep)], dim=1)

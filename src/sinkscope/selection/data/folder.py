@@ -15,7 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 from sinkscope.errors import UserError
 from sinkscope.selection.data.reading import Picture, describe_skipped, read_parts
@@ -87,8 +89,12 @@ def _pictures(folder: Path, classes: tuple[str, ...]) -> list[Picture]:
         if not files:
             deeper = " but further folders" if any(path.is_dir() for path in entries) else ""
             raise UserError(f"{folder / name}: a class with no pictures{deeper}; {_WANTED}")
-        found += [Picture(str(path), lambda path=path: path.open("rb"), label) for path in files]
+        found += [Picture(str(path), partial(_open, path), label) for path in files]
     return found
+
+
+def _open(path: Path) -> BinaryIO:
+    return path.open("rb")
 
 
 def _sub_folders(root: Path) -> list[str]:
