@@ -21,7 +21,7 @@ from twin_runs import (
 )
 
 from sinkscope.errors import UserError
-from sinkscope.training import Kind, Measuring, Progressed, find_kind, read_recipe, train_twin, train_twins
+from sinkscope.training import Kind, Measuring, TrainingProgress, find_kind, read_recipe, train_twin, train_twins
 from sinkscope.training.checkpoints import newest, read_log, read_progress
 
 pytestmark = pytest.mark.usefixtures("accelerate_anew")
@@ -65,7 +65,7 @@ def test_bfloat16_trainings_broken_off_end_like_an_unbroken_one(trained_twins: P
             train_twins(tmp_path / "t", recipe, measuring=QUICK, observer=cut_at(name, step))
     steps: list[tuple[str, int]] = []
 
-    def observe(kind: Kind, now: Progressed) -> None:
+    def observe(kind: Kind, now: TrainingProgress) -> None:
         steps.append((kind.name, now.step))
 
     train_twins(tmp_path / "t", recipe, measuring=QUICK, observer=observe)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from sinkscope.training import Kind, Measuring, Progressed, Recipe, train_twins
+from sinkscope.training import Kind, Measuring, Recipe, TrainingProgress, train_twins
 from sinkscope.training.training import Observer
 
 TINY = Recipe(
@@ -30,7 +30,7 @@ class CutError(Exception):
 def cut_at(kind_name: str, step: int) -> Observer:
     """Breaks a twin's training off right after an optimizer step."""
 
-    def observe(kind: Kind, done: Progressed) -> None:
+    def observe(kind: Kind, done: TrainingProgress) -> None:
         if (kind.name, done.step) == (kind_name, step):
             raise CutError
 
@@ -43,7 +43,7 @@ def kill_in_save(kind_name: str, step: int) -> None:
 
     original, latest = Accelerator.save_state, [("", 0)]
 
-    def observe(kind: Kind, done: Progressed) -> None:
+    def observe(kind: Kind, done: TrainingProgress) -> None:
         latest[0] = (kind.name, done.step)
 
     def save_state(self: Any, folder: str) -> None:

@@ -53,7 +53,7 @@ def _train(
     if find_spec("accelerate") is None:
         raise UserError("training needs more packages; run: pip install 'sinkscope[train]'")
     from sinkscope.families.model import parse_device
-    from sinkscope.training import Kind, Measuring, Progressed, read_recipe, recipe_from, train_twins
+    from sinkscope.training import Kind, Measuring, TrainingProgress, read_recipe, recipe_from, train_twins
 
     parse_device(device)
     changes |= others
@@ -62,7 +62,7 @@ def _train(
     with told_at_interrupt(lambda: going_on(out)), console.progress(as_json) as bar:
         stage = bar.add_task("training", total=None)
 
-        def observe(kind: Kind, now: Progressed) -> None:
+        def observe(kind: Kind, now: TrainingProgress) -> None:
             speed = now.step * recipe.batch_tokens / max(now.seconds, 1e-9)
             words, steps = f"{kind.name}: loss {now.loss:.3f}, {speed:,.0f} tokens/s", recipe.steps(kind)
             bar.update(stage, description=words, completed=now.step, total=steps)

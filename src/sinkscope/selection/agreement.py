@@ -60,7 +60,7 @@ class _Listening(Selector):
 
 def agreement(model: SelectiveViT, images: torch.Tensor, alpha: float) -> Iterator[Agreement]:
     """Every gate beside every other way, over pictures (batch, channel, row, column) at one share; in the mode "exact",
-    so that all pictures keep as many.
+    so that all pictures keep equally many patches.
 
     Raises `UserError` for a share outside (0, 1], pictures of another size, and networks whose attention can't be seen.
     """

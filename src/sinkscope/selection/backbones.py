@@ -68,7 +68,7 @@ class Backbone(nn.Module, ABC):
     def block(self, index: int, tokens: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """Run one block over tokens (batch, token, width).
 
-        bias: (batch, 1, token, token), added to the scores; minus infinity at keys that nobody may see.
+        bias: (batch, 1, token, token), added to the scores; minus infinity at keys that no query may see.
         """
 
     @abstractmethod

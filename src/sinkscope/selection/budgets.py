@@ -53,7 +53,7 @@ def count_kept(alpha: float, patches: int) -> int:
 
 
 def gate_shares(alpha: float, gates: int) -> list[float]:
-    """The share that stays after each of so many gates: alpha^(1/G) ... alpha."""
+    """The share of patches that stays after each gate: alpha^(1/G) ... alpha."""
     return [alpha ** ((gate + 1) / gates) for gate in range(gates)]
 
 

@@ -75,7 +75,7 @@ class Rayleigh(Channel):
 
 @channel("rayleigh-blind")
 class RayleighBlind(Channel):
-    """y = h x + n, h known to nobody."""
+    """y = h x + n, h unknown to the receiver."""
 
     def transmit(self, symbols: torch.Tensor, snr: torch.Tensor) -> Received:
         h = _fading(len(symbols), symbols.device)

@@ -102,7 +102,7 @@ def capacity_bits(symbols: npt.ArrayLike, snr: npt.ArrayLike, pictures: int) -> 
     """Whole bits for each picture, (picture,), inf where there is no noise.
 
     symbols: complex symbols a picture. snr: in dB, inf for no noise. Both one number, or one for each picture.
-    Raises `UserError` for other numbers of them, symbols below 1, and what is no SNR.
+    Raises `UserError` for other lengths, symbols below 1, and SNRs of NaN or minus infinity.
     """
     sent, decibels = _each("symbols", symbols, pictures), _each("snr", snr, pictures)
     if not ((sent >= 1) & np.isfinite(sent)).all():
@@ -130,7 +130,7 @@ def decode(file: bytes) -> Pixels:
 
 
 def best_fit(picture: Pixels, bits: float) -> tuple[int, bytes]:
-    """Quality and file of the best that takes no more than so many bits; quality 0 and no file where none does."""
+    """Quality and file of the best that takes at most `bits`; quality 0 and no file where none does."""
     low, high, found = 0, _BEST_QUALITY, b""
     while low < high:
         middle = (low + high + 1) // 2

@@ -6,9 +6,9 @@ never more than the budget; a selector without a threshold sends the whole budge
 sigmoid around the threshold, which the loss keeps where the budget is.
 
 `soft` is the published gate: m = ReLU(sigmoid(score) - sigmoid(threshold)) multiplies the patch (arXiv 2405.02330). How
-many patches stay is whatever training made of it: the loss asks for a mean of m, the wire counts what is not zero.
+many patches stay depends on the training: the loss asks for a mean of m, the wire counts what is not zero.
 Trained to a half, the authors' model sent .626 (PEERS). Two things differ from their code: the threshold is read from
-the budget token, and a dropped patch is a key for nobody, in batches as alone.
+the budget token, and no query sees a dropped patch, in batches as alone.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def save_selective(trained: Trained, folder: Path) -> None:
 
 
 def load_selective(name: str | Path) -> Trained:
-    """The model in a folder, or the shipped one of this name. Raises `UserError` for what is none, or is damaged."""
+    """The model in a folder, or a shipped one by its name. Raises `UserError` where there is none, or a damaged one."""
     folder = Path(str(files("sinkscope.selection").joinpath("shipped", str(name)))) if name in SHIPPED else Path(name)
     card = _card(folder)
     if card["network"] not in BACKBONES:
@@ -123,7 +123,7 @@ def load_backbone(name: str, classes: int, seed: int = 0) -> transformers.PreTra
     """A vision transformer of transformers to train gates for, from a folder or a hub; no code of theirs is run.
 
     classes: how many it is to tell apart; where it was trained for others its head is drawn anew, by `seed`. Raises
-        `UserError` for what is none of the classes that can be wrapped, and for a checkpoint that lacks other weights.
+        `UserError` for a network that no backbone is known for, and for a checkpoint that lacks other weights.
     """
     checkpoint, config = _stock_config(name)
     said = checkpoint.config.get("architectures") or []
@@ -139,7 +139,7 @@ def load_backbone(name: str, classes: int, seed: int = 0) -> transformers.PreTra
 
 
 def _stock_config(name: str) -> tuple[Checkpoint, transformers.PreTrainedConfig]:
-    """The files of a stock vision transformer. Raises `UserError` for what transformers does not know by its type."""
+    """The files of a stock vision transformer. Raises `UserError` for a `model_type` unknown to transformers."""
     try:
         checkpoint = resolve(name)
         checkpoint = guarded(checkpoint, Limits.of(read_stored(checkpoint)))

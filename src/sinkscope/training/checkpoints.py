@@ -30,7 +30,7 @@ _PREFIX = "checkpoint-"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progressed:
+class TrainingProgress:
     """How far a training has come."""
 
     step: int
@@ -41,7 +41,7 @@ class Progressed:
     """Spent in optimizer steps so far."""
 
 
-def save(accelerator: Accelerator, folder: Path, done: Progressed) -> None:
+def save(accelerator: Accelerator, folder: Path, done: TrainingProgress) -> None:
     """Write a checkpoint into the training folder and remove older ones."""
     unfinished = folder / "checkpoint.unfinished"
     shutil.rmtree(unfinished, ignore_errors=True)
@@ -55,7 +55,7 @@ def save(accelerator: Accelerator, folder: Path, done: Progressed) -> None:
     remove_older(folder, done)
 
 
-def remove_older(folder: Path, done: Progressed) -> None:
+def remove_older(folder: Path, done: TrainingProgress) -> None:
     """Remove the checkpoints before `done`; a kill between its writing and this leaves some."""
     for step, older in _all(folder).items():
         if step < done.step:
@@ -80,7 +80,7 @@ def newest(folder: Path) -> Path | None:
     return found[max(found)] if found else None
 
 
-def read_progress(checkpoint: Path) -> Progressed:
+def read_progress(checkpoint: Path) -> TrainingProgress:
     """How far the training had come. Raises `UserError` for a checkpoint that is cut short or changed."""
     with refusing(f"{checkpoint / _RECORD} cannot be read", f"remove {checkpoint} to train this twin from its start"):
         record = read_json(checkpoint / _RECORD)
@@ -97,12 +97,12 @@ def read_progress(checkpoint: Path) -> Progressed:
     return done
 
 
-def progressed(kept: Mapping[str, Any]) -> Progressed:
-    """From what `asdict` gave. Raises `KeyError`, `TypeError` or `ValueError` for what is none."""
+def progressed(kept: Mapping[str, Any]) -> TrainingProgress:
+    """From what `asdict` gave. Raises `KeyError`, `TypeError` or `ValueError` for anything else."""
     step, loss, seconds = index(kept["step"]), float(kept["loss"]), float(kept["seconds"])
     if min(step, seconds) < 0:
         raise ValueError("steps and seconds are counted from 0")
-    return Progressed(step=step, loss=loss, seconds=seconds)
+    return TrainingProgress(step=step, loss=loss, seconds=seconds)
 
 
 def _digest(file: Path) -> str:

@@ -130,7 +130,7 @@ def write_scores(folder: Path, kind: Kind, scores: Sequence[Score]) -> None:
 
 
 def write_card(folder: Path, kind: Kind, recipe: Recipe, scores: Sequence[Score], *, parameters: int) -> None:
-    """README.md of a finished twin of so many parameters."""
+    """README.md of a finished twin; parameters: how many weights it has."""
     rows = [f"| {one.task} | {one.n} | {one.score:.3f} | {one.low:.3f} to {one.high:.3f} |" for one in scores]
     usual = Recipe().to_dict()
     changed = [f"{name}={json.dumps(value)}" for name, value in recipe.to_dict().items() if value != usual[name]]

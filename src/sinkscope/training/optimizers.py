@@ -109,7 +109,7 @@ def optimizer_pair(
 
 
 def schedules(made: Sequence[Optimizer], warm_up: float, cosines: Sequence[int]) -> list[LambdaLR]:
-    """A warm-up and a cosine over so many steps, one after the other, for each."""
+    """For each optimizer, a warm-up and a cosine over each of `cosines` steps, one after the other."""
     return [LambdaLR(one, partial(factor, warm_up=warm_up, cosines=cosines)) for one in made]
 
 

@@ -144,15 +144,15 @@ class Recipe:
 
 
 def recipe_from(stored: Mapping[str, Any]) -> Recipe:
-    """The recipe that `to_dict` gave, or that JSON says. Raises `UserError` for fields that are none, and for values of
-    another type."""
+    """The recipe that `to_dict` gave, or that JSON says. Raises `UserError` for unknown fields and values
+    of another type."""
     return record_from(Recipe, stored)
 
 
 def record_from(kind: type[T], stored: Mapping[str, Any]) -> T:
     """A dataclass whose fields have defaults, from JSON; what is not named keeps its default.
 
-    Raises `UserError` for fields that are none, and for values of another type than the default's.
+    Raises `UserError` for unknown fields, and for values of another type than the default's.
     """
     defaults = {one.name: one.default for one in fields(kind)}  # type: ignore[arg-type]
     surplus = sorted(stored.keys() - defaults.keys())
@@ -198,7 +198,7 @@ def differences(one: Recipe, other: Recipe) -> str:
 
 
 def _check(recipe: Recipe) -> None:
-    """Raise `UserError` for numbers that are none of the kind, and for documents and points that do not fit."""
+    """Raise `UserError` for numbers out of range, and for documents and points that do not fit."""
     counts = ("width", "layers", "heads", "mlp_width", "context", "tokens", "adapted_tokens", "batch_tokens", "points")
     positive = ("matrix_rate", "other_rate", "largest_norm", "initial_std", "rope_theta")
     check_numbers(recipe, counts=counts, positive=positive, others=("weight_decay",))

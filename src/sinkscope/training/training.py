@@ -3,7 +3,7 @@
     for point in train_twin(find_kind("twin-dlm"), Recipe(), Path("runs/twins")):
         print(point.done.step, point.done.loss)
 
-A training that was killed goes on from its newest checkpoint and ends with the weights of an unbroken one: batches and
+A training that was killed resumes from its newest checkpoint and ends with the weights of an unbroken one: batches and
 masks follow from the seed and the step, optimizers and schedules are saved. Misleads: "the same" holds on one machine
 with one number of threads; another sums in another order.
 """
@@ -27,15 +27,15 @@ from sinkscope.families import load_model
 from sinkscope.families.model import parse_device
 from sinkscope.files import read_json
 from sinkscope.training import checkpoints, objectives
-from sinkscope.training.checkpoints import Progressed
+from sinkscope.training.checkpoints import TrainingProgress
 from sinkscope.training.export import configuration, export
 from sinkscope.training.objectives import batch
 from sinkscope.training.optimizers import Stepper, accelerator_on, optimizers, prepare, schedules
 from sinkscope.training.recipe import KINDS, Kind, Recipe
 
 POINT = "point.json"
-START = Progressed(step=0, loss=0.0, seconds=0.0)
-Observer = Callable[[Kind, Progressed], None]
+START = TrainingProgress(step=0, loss=0.0, seconds=0.0)
+Observer = Callable[[Kind, TrainingProgress], None]
 
 
 def model_folder(out: Path, kind: Kind) -> Path:
@@ -67,7 +67,7 @@ class TrainingPoint:
     """From 1."""
     folder: Path
     """A stock folder with its weights."""
-    done: Progressed
+    done: TrainingProgress
 
 
 def train_twin(
@@ -99,7 +99,7 @@ def train_twin(
         yield TrainingPoint(number, at, _progress_at(at))
 
 
-def _progress_at(folder: Path) -> Progressed:
+def _progress_at(folder: Path) -> TrainingProgress:
     with refusing(f"{folder / POINT} cannot be read", "train this twin in another folder"):
         return checkpoints.progressed(read_json(folder / POINT))
 
@@ -113,8 +113,8 @@ def _prepare(kind: Kind, recipe: Recipe, out: Path, device: str, checkpoint: Pat
 
 
 def _train_to(
-    stop: int, run: Stepper, kind: Kind, recipe: Recipe, done: Progressed, observer: Observer | None
-) -> Progressed:
+    stop: int, run: Stepper, kind: Kind, recipe: Recipe, done: TrainingProgress, observer: Observer | None
+) -> TrainingProgress:
     """Train up to step `stop`."""
     started, total = time.monotonic(), 0.0
     for number in range(done.step, stop):
@@ -125,7 +125,7 @@ def _train_to(
                 "train in another folder"
             )
         mean, seconds = total / (number + 1 - done.step), done.seconds + time.monotonic() - started
-        now = Progressed(step=number + 1, loss=mean, seconds=seconds)
+        now = TrainingProgress(step=number + 1, loss=mean, seconds=seconds)
         if observer is not None:
             observer(kind, now)
     return now

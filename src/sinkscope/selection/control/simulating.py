@@ -70,7 +70,7 @@ class Simulation:
 
 
 def simulate(controller: Controller, snrs: npt.ArrayLike) -> Simulation:
-    """Run a controller over SNRs in dB, (slot,). Raises `UserError` for what is no SNR."""
+    """Run a controller over SNRs in dB, (slot,). Raises `UserError` for NaN and minus infinity."""
     given = check_snrs(snrs)
     chosen = controller.choose_all(given)
     rho = controller.table.rhos[chosen]

@@ -52,7 +52,7 @@ class OperatingPoint:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class OperatingTable:
-    """Measurements on a grid of alpha, rate and SNR. Raises `UserError` for numbers that are none of the kind."""
+    """Measurements on a grid of alpha, rate and SNR. Raises `UserError` for numbers out of range."""
 
     alphas: tuple[float, ...]
     """Ascending shares of patches"""
@@ -108,7 +108,7 @@ class OperatingTable:
         return None if self.latency is None else self.latency.repeat(len(self.rates))
 
     def accuracy_at(self, snrs: npt.ArrayLike) -> Floats:
-        """(slot, point) accuracies at SNRs in dB, (slot,). Raises `UserError` for what is no SNR."""
+        """(slot, point) accuracies at SNRs in dB, (slot,). Raises `UserError` for NaN and minus infinity."""
         asked, measured = check_snrs(snrs), np.array(self.snrs)
         columns = self.accuracy.reshape(-1, len(measured))
         noisy = np.isfinite(measured)

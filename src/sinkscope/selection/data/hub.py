@@ -120,7 +120,7 @@ def _download(name: str, config: str | None, revision: str | None) -> Mapping[st
 
 
 def _by_role(tables: Mapping[str, _Table], title: str) -> dict[str, _Table]:
-    """Tables by what they are for; {"all": table} where there is only one."""
+    """Tables by role; {"all": table} where there is only one."""
     if not tables:
         raise UserError(f"{title}: no picture in it has a label; choose another label column with ?label=NAME")
     if len(tables) == 1:

@@ -64,7 +64,7 @@ class ImageSet:
 
     def first(self, count: int) -> ImageSet:
         """The first `count` pictures. Where classes come one after the other, as those of folders do, of all pictures
-        in a fixed random order, so that whoever takes a few meets all classes."""
+        in a fixed random order, so that a few pictures are of all classes."""
         order = torch.arange(len(self))
         if not bool((self.labels.diff() < 0).any()):
             order = torch.randperm(len(self), generator=torch.Generator().manual_seed(0))
@@ -120,7 +120,7 @@ def as_bytes(pixels: torch.Tensor) -> torch.Tensor:
 
 
 def check_memory(count: int, shape: tuple[int, int, int], name: str) -> None:
-    """Raise `UserError` if so many pictures of (channel, row, column) would take more than `MAX_GIB`."""
+    """Raise `UserError` if `count` pictures of (channel, row, column) would take more than `MAX_GIB`."""
     needed = count * math.prod(shape) / 2**30
     if needed > MAX_GIB:
         size = " x ".join(str(length) for length in shape)
@@ -131,7 +131,7 @@ def check_memory(count: int, shape: tuple[int, int, int], name: str) -> None:
 
 
 def stratified(labels: torch.Tensor, count: int, seed: int, *, leave: int = 0) -> torch.Tensor:
-    """Indices of `count` of the labels (n,), ascending; fewer where each class must leave so many behind."""
+    """Indices of `count` of the labels (n,), ascending; `leave` of each class are never drawn."""
     generator = torch.Generator().manual_seed(seed)
     drawn = []
     for label, quota in enumerate(_quotas(torch.bincount(labels).tolist(), count, leave)):

@@ -8,9 +8,9 @@ Fashion-MNIST is 60,000 and 10,000 grey pictures of clothes, 28 x 28, ten classe
 frame: a selector that looks at nothing but the place of a patch does well here, so compare with one that draws at
 random.
 
-The digits are 1,797 grey pictures of 8 x 8 in 17 shades, ten classes. They are always there, and that is what they are
-for: at this size a patch of 2 x 2 leaves 16 tokens, and 20 % of the pictures are 359, so an accuracy is known to about
-2 points. Nobody's test part is published; ours is drawn by seed.
+The digits are 1,797 grey pictures of 8 x 8 in 17 shades, ten classes, and need no download. At this size a patch of 2 x
+2 leaves 16 tokens, and 20 % of the pictures are 359, so an accuracy is known to about 2 points. Nobody's test part is
+published; ours is drawn by seed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def default_source() -> str:
 
 
 def about_default() -> str:
-    """Which source that is, why, and how to get others, for whoever named none."""
+    """One line: which source is the default, why, and how to get others."""
     if default_source() == "fashion-mnist":
         return "no data were named: Fashion-MNIST is taken, which is installed here; --data names others"
     return (
@@ -116,7 +116,7 @@ def _missing(folder: Path) -> list[Path]:
 
 
 def read_idx(path: Path, dimensions: int) -> torch.Tensor:
-    """The uint8 numbers of a gzipped idx file with so many dimensions, as MNIST and its relatives come in.
+    """The uint8 numbers of a gzipped idx file, the format of MNIST and its relatives.
 
     Four bytes (0, 0, kind of number, dimensions), each dimension as four bytes, big end first, then the numbers. Only
     bytes (kind 8) occur here. Raises `UserError` for a file that is missing, damaged, truncated, too large or of

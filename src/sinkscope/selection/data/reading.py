@@ -133,7 +133,7 @@ def _is_colour(picture: Picture) -> bool:
 
 
 def _decode(picture: Picture, channels: int, size: int | None) -> torch.Tensor | str:
-    """(channel, row, column) bytes, or the reason why there are none."""
+    """(channel, row, column) bytes, or the reason why the picture can't be read."""
     try:
         with picture.open() as stream, Image.open(stream, formats=FORMATS) as image:
             upright = ImageOps.exif_transpose(image)

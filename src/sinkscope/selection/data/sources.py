@@ -1,4 +1,4 @@
-"""What a source of pictures is, which of its parts is for what, and how a part is carved from another.
+"""Sources of pictures: their parts by role (train, validation, test), and how a part is carved from another.
 
 A source hands over the parts that its data come in. Where it has no validation part, one is carved from the training
 part, never from the test part.
@@ -95,7 +95,7 @@ def _usage(name: str) -> str:
 def load_images(source: str, *, size: int | None = None, seed: int = 0, validation: float = 0.1) -> Splits:
     """Pictures for training, validation and test.
 
-    source: "fashion-mnist", "digits", "folder:PATH" or "hub:NAME". size: bring every picture to so many rows and
+    source: "fashion-mnist", "digits", "folder:PATH" or "hub:NAME". size: bring every picture to `size` rows and
     columns (shorter side resized, centre cut out). seed: draws what the source does not split itself. validation: the
     share of the training part that is held back; where the source has a validation part and a test part of its own,
     that is taken and the share is not used.
@@ -128,8 +128,8 @@ def carve(whole: ImageSet, share: float, seed: int, name: str) -> tuple[ImageSet
 
 
 def as_parts(sets: Mapping[str, ImageSet], title: str, seed: int) -> Parts:
-    """Sets by what they are for, "train", "test" and perhaps "validation"; or data in one piece, called "all", with a
-    fifth of every class drawn for the test."""
+    """Sets by role, "train", "test" and perhaps "validation"; or data in one piece, "all", with a fifth of every class
+    drawn for the test."""
     if "all" not in sets:
         return Parts(train=sets["train"], test=sets["test"], validation=sets.get("validation"))
     rest, test = carve(sets["all"], TEST_SHARE, seed, f"{title}, test ({TEST_SHARE:.0%}, seed {seed})")
@@ -152,7 +152,7 @@ def roles(names: Collection[str], title: str) -> dict[str, str]:
 
 
 def with_test(found: dict[str, str]) -> dict[str, str]:
-    """The roles with the validation part in place of a test part, where there is none."""
+    """The roles; where there is no test part, the validation part takes its place."""
     if "test" in found or "validation" not in found:
         return found
     return {"train": found["train"], "test": found["validation"]}

@@ -42,9 +42,9 @@ class SelectionRecipe:
     budget_weight: float = 1.0
     """Of the squared distance of the relaxed share from the one asked for, beside the cross-entropy"""
     shift: int = 2
-    """Pictures are moved by up to so many pixels"""
+    """Most pixels by which pictures are moved, each way"""
     pictures: int = 0
-    """Learn from so many pictures, an equal share of each class; 0 is all"""
+    """Number of pictures to learn from, an equal share of each class; 0 is all"""
     batch: int = 64
     pretraining: int = 3
     """Passes over the data in which the transformer learns to classify, whole"""
@@ -87,5 +87,5 @@ class SelectionRecipe:
 
 
 def recipe_from(settings: Mapping[str, Any]) -> SelectionRecipe:
-    """A recipe from plain values; what is not named keeps its default. Raises `UserError` for what is no recipe."""
+    """A recipe from plain values; what is not named keeps its default. Raises `UserError` for bad values."""
     return record_from(SelectionRecipe, settings)

@@ -1,6 +1,6 @@
 """What a step draws - pictures, their shift, shares, rate, SNRs - and the losses.
 
-All that is drawn follows from the seed and the step. So a training that was killed goes on as an unbroken one, and two
+All that is drawn follows from the seed and the step. So a training that was killed resumes as an unbroken one, and two
 trainings that differ in one setting see the same pictures in the same order.
 
 The published loss is cross-entropy + lambda (share kept - alpha)^2, with the mean of the soft gate as the share (arXiv

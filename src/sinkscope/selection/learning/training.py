@@ -3,7 +3,7 @@
     recipe = SelectionRecipe()
     trained = train_selective(recipe, load_images("fashion-mnist"), Path("runs/select"), source="fashion-mnist")
 
-A training that was killed goes on from the last pass that was finished and ends with the weights of an unbroken one (on
+A training that was killed resumes after its last finished pass and ends with the weights of an unbroken one (on
 one machine, with one number of threads). Each part has its own optimizers, warm-up and cosine, and the log says what
 the learning rate was.
 """
@@ -34,11 +34,11 @@ from sinkscope.selection.learning.steps import Drawn, draw, selecting_loss, step
 from sinkscope.selection.model import SelectiveViT
 from sinkscope.selection.saved import Trained, digest, load_selective, save_selective
 from sinkscope.training import checkpoints
-from sinkscope.training.checkpoints import Progressed
+from sinkscope.training.checkpoints import TrainingProgress
 from sinkscope.training.optimizers import accelerator_on, optimizer_pair, prepare, schedules
 
 RECIPE, MODEL = "recipe.json", "model"
-START = Progressed(step=0, loss=0.0, seconds=0.0)
+START = TrainingProgress(step=0, loss=0.0, seconds=0.0)
 Observer = Callable[["StepReport"], None]
 Loss = Callable[[SelectiveViT, Drawn], torch.Tensor]
 
@@ -220,7 +220,7 @@ def _learn(
             out,
             Measured(part=part.name, number=number + 1, loss=loss, learning_rate=learning_rate, scores=scores),
         )
-        done = Progressed(step=(number + 1) * length, loss=loss, seconds=0.0)
+        done = TrainingProgress(step=(number + 1) * length, loss=loss, seconds=0.0)
         with checkpoints.saving(folder):
             checkpoints.save(accelerator, folder, done)
 
