@@ -17,7 +17,7 @@ import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib.metadata import entry_points
 from math import isfinite
@@ -139,7 +139,7 @@ def read_settings(kind: type, text: str, where: str) -> dict[str, Any]:
 
     where: how a message calls the spec. Raises `UserError` for what is no such text.
     """
-    hints, names = get_type_hints(kind), [one.name for one in fields(kind) if one.init]
+    hints, names = get_type_hints(kind), [one.name for one in fields(kind) if one.init] if is_dataclass(kind) else []
     given: dict[str, Any] = {}
     for number, part in enumerate(filter(None, re.split("[,;]", text))):
         name, equals, value = (piece.strip() for piece in part.partition("="))
@@ -147,6 +147,9 @@ def read_settings(kind: type, text: str, where: str) -> dict[str, Any]:
             if number or not names:
                 raise UserError(f"{where}: parameters are written name=value, with commas between them; got {part!r}")
             name, value = names[0], name
+        if name not in names:
+            has = f"it has {', '.join(names)}" if names else "it has none"
+            raise UserError(f"{where} has no parameter {name!r}: {has}")
         if name in given:
             raise UserError(f"{where} names {name} twice")
         given[name] = _read_value(value, hints.get(name, str), f"{where}: {name}")
