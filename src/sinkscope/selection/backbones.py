@@ -172,7 +172,7 @@ class StockBackbone(Backbone):
         return list(self._blocks[0])
 
     def embed(self, images: torch.Tensor) -> torch.Tensor:
-        embedded: torch.Tensor = self._body[0].embeddings(images)  # type: ignore[operator]
+        embedded: torch.Tensor = self._body[0].embeddings(images)
         return embedded
 
     def block(self, index: int, tokens: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -180,7 +180,7 @@ class StockBackbone(Backbone):
         return out
 
     def classify(self, tokens: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
-        normed: torch.Tensor = self._body[0].layernorm(tokens)  # type: ignore[operator]
+        normed: torch.Tensor = self._body[0].layernorm(tokens)
         return self.head(normed, keep)
 
     def head(self, normed: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
