@@ -123,7 +123,7 @@ MISTAKES: dict[str, tuple[str, Rows]] = {
         ("--rule excess:epsilon=many", "epsilon takes a number, got 'many'"),
         ("--rule excess:epsilon=3,scale=mean", "can never fire"),
         ("--rule excess:epsilon=500", "can never fire"),
-        ("--rule excess:3,scale", "parameters are written name=value"),
+        ("--rule excess:scale,3", "unknown sink rule '3'"),
         ("--rule excess:epsilon=3,epsilon=4", "names epsilon twice"),
         ("--rule loudest", "unknown sink rule 'loudest': use one of"),
         ("--rule first:1,first:k=1", "is named twice"),
