@@ -1,4 +1,4 @@
-"""Measure what dropping keys costs `twin-ar`, for the tables and pictures of docs/compression.md, with its commands.
+"""Measure what dropping keys costs `twin-ar`, for the tables and pictures of docs/results/compression.md, with its commands.
 
     OMP_NUM_THREADS=1 python docs/make_compression.py
 
