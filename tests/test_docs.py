@@ -8,11 +8,14 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
 
-from sinkscope.cli.main import run
+from sinkscope.cli.main import app, run
 from sinkscope.compression.scorers import SCORERS
 from sinkscope.discovery import load_plugin
 from sinkscope.evaluation import MEASURES, TASKS
@@ -92,6 +95,35 @@ def test_a_unit_of_ones_own_is_known_to_commands(
             _forget_later(once)
             assert run(arguments) == 0, capsys.readouterr().err
     assert capsys.readouterr().out
+
+
+def _commands(page: Path) -> Iterator[list[str]]:
+    """Arguments of every `sinkscope` command in a page's blocks of shell."""
+    for language, text in _BLOCK.findall(page.read_text(encoding="utf-8")):
+        for line in (
+            text.replace("\\\n", " ").replace("; do ", "\n").split("\n") if language in ("sh", "console") else ()
+        ):
+            lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+            lexer.whitespace_split = True
+            words = list(lexer)
+            while words and (words[0] in {"$", "do"} or re.match(r"\w+=", words[0])):
+                del words[0]
+            if words[:1] == ["sinkscope"]:
+                yield list(takewhile(lambda word: word not in {";", "|", ">"}, words[1:]))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_name_options_that_there_are(page: Path) -> None:
+    """Whether their values say something is left to those who run them."""
+    every = get_command(app)
+    assert isinstance(every, TyperGroup)
+    for arguments in _commands(page):
+        command, at = every, 0
+        while isinstance(command, TyperGroup) and at < len(arguments) and not arguments[at].startswith("-"):
+            command, at = command.commands[arguments[at]], at + 1
+        known = {option for one in command.params for option in one.opts} | {"--help"}
+        unknown = {text for text in arguments[at:] if text.startswith("--")} - known
+        assert not unknown, f"{page.name}: {' '.join(arguments)}: {unknown}"
 
 
 def _anchors(page: Path) -> set[str]:
