@@ -6,6 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from sinkscope.evaluation.compressed import Grid, Row, measure_compression, records, verdicts
+from sinkscope.evaluation.compressed.continuations import Continuations, Window
+from sinkscope.evaluation.compressed.metering import bytes_of
+from sinkscope.evaluation.compressed.tables import TABLES
 from transformers import (
     DynamicCache,
     MistralConfig,
@@ -16,10 +20,6 @@ from transformers import (
 )
 
 from sinkscope.compression import Compress, SkipLayers, Tokens
-from sinkscope.evaluation.compressed import Grid, Row, measure_compression, records, verdicts
-from sinkscope.evaluation.compressed.continuations import Continuations, Window
-from sinkscope.evaluation.compressed.metering import bytes_of
-from sinkscope.evaluation.compressed.tables import TABLES
 from sinkscope.families import Model, load_model
 
 WINDOW, KV_HEADS, HEAD_DIM, CONTEXTS, SCORED = 7, 2, 8, (23, 11, 5), 4

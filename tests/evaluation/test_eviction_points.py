@@ -6,13 +6,13 @@ from math import ceil
 from pathlib import Path
 
 import pytest
+from sinkscope.evaluation.compressed import Blocks, Choice, Examples, find_measure
+from sinkscope.evaluation.compressed.questions import Questions, _settings
 
 from sinkscope.compression import Compress, SkipLayers, compress_prefix
 from sinkscope.decoding import Decoding, Denoising, generate
 from sinkscope.errors import UserError
 from sinkscope.evaluation import TASKS, evaluate, examples, find_task, task_settings
-from sinkscope.evaluation.compressed import Blocks, Choice, Examples, find_measure
-from sinkscope.evaluation.compressed.questions import Questions, _settings
 from sinkscope.families import Model, load_model
 
 HALF = Compress("key-norm", 0.5)

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from little_models import little_model
+from sinkscope.evaluation.ablation import Examples, Grid, ablate, find_measure
 
 from sinkscope.errors import UserError
-from sinkscope.evaluation.ablation import Examples, Grid, ablate, find_measure
 from sinkscope.evaluation.infilling import infilling_accuracy
 from sinkscope.evaluation.perplexity import perplexity
 from sinkscope.evaluation.texts import little_texts, prose, reactions

@@ -6,13 +6,13 @@ from random import Random
 
 import pytest
 import torch
+from sinkscope.evaluation.compressed.contexts import answers_after, read_contexts, scores_after, together
+from sinkscope.evaluation.compressed.watching import watched_for
 from transformers import DynamicCache
 
 from sinkscope.compression import Compress, KeyNorm, Protect, Ratio, SkipLayers, compress_prefix
 from sinkscope.decoding import Decoding, generate
 from sinkscope.decoding.sampling import prompt_seeds
-from sinkscope.evaluation.compressed.contexts import answers_after, read_contexts, scores_after, together
-from sinkscope.evaluation.compressed.watching import watched_for
 from sinkscope.evaluation.perplexity import sequence_log_likelihood
 from sinkscope.families import Model, load_model
 

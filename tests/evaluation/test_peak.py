@@ -5,7 +5,6 @@ import sys
 
 import pytest
 import torch
-
 from sinkscope.evaluation.peak import peak_memory
 
 MIB = 1024 * 1024

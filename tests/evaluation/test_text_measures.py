@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 from harness_runs import letter_causal
+from sinkscope.evaluation.compressed import Choice, Examples, find_measure
+from sinkscope.evaluation.compressed.continuations import Continuations, cut
+from sinkscope.evaluation.compressed.questions import Questions
 
 from sinkscope.compression import Compress, compress_prefix
 from sinkscope.errors import UserError
 from sinkscope.evaluation.answers import first_number
-from sinkscope.evaluation.compressed import Choice, Examples, find_measure
-from sinkscope.evaluation.compressed.continuations import Continuations, cut
-from sinkscope.evaluation.compressed.questions import Questions
 from sinkscope.families import Model, load_model
 from sinkscope.language.problems import split_of
 
