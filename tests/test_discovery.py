@@ -5,6 +5,7 @@ import string
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -197,11 +198,11 @@ def plugin(tmp_path: Path) -> Iterator[Path]:
     """A file of the user's that files a scorer, a rule and a control; gone from the registers afterwards."""
     file = tmp_path / "mine.py"
     file.write_text(PLUGIN)
-    registers = (SCORERS, RULES, CONTROLS)
+    registers: tuple[Any, ...] = (SCORERS, RULES, CONTROLS)
     before = [dict(names) for names in registers]
     yield file
     for names, things in zip(registers, before, strict=True):
-        names._things = things  # type: ignore[assignment]
+        names._things = things
 
 
 def test_a_plugin_files_a_scorer_a_rule_and_a_control(plugin: Path) -> None:

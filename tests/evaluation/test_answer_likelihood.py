@@ -56,7 +56,7 @@ def test_answers_are_those_of_the_task_after_a_space(model: Model) -> None:
     assert model.tokenizer is not None
     for one, passage in zip(examples(find_task("copy"), N, SEED, TOKENS), measure.passages, strict=True):
         said = model.tokenizer.decode([*passage.given, *passage.scored], skip_special_tokens=True)
-        assert "".join(said.split()) == "".join(f"{one.prompt}{one.answer}".split())
+        assert isinstance(said, str) and "".join(said.split()) == "".join(f"{one.prompt}{one.answer}".split())
     assert (measure.task, measure.better, measure.unit) == ("likelihood-copy", "low", "nats a token")
 
 
@@ -82,9 +82,9 @@ def test_over_a_cache_that_drops_nothing_nats_are_those_of_one_pass(model: Model
 @pytest.mark.parametrize("drop", [None, Compress("key-norm", 0.5), Compress("random", 0.5, seed=3)], ids=str)
 def test_batches_of_unequal_answers_are_as_each_alone(model: Model, drop: Compress | None) -> None:
     found = [nats(measured(model, cached=True, batch_size=size), drop=drop) for size in (1, 7)]
-    np.testing.assert_allclose(*found, rtol=TOLERANCE)
+    np.testing.assert_allclose(found[0], found[1], rtol=TOLERANCE)
     masked = [nats(measured(model, batch_size=size), AT_ONCE) for size in (1, 7)]
-    np.testing.assert_allclose(*masked, rtol=TOLERANCE)
+    np.testing.assert_allclose(masked[0], masked[1], rtol=TOLERANCE)
 
 
 def test_what_is_dropped_and_masked_changes_the_score(model: Model) -> None:

@@ -60,7 +60,7 @@ def test_they_are_a_measure_under_any_condition(twin: Model, tmp_path: Path) -> 
     options = MeasureOptions(examples=Examples(n=500, batch_size=2), cached=True, when="context")
     measure = find_measure(str(file), options)(twin)
     assert isinstance(measure, ExactAnswers)
-    assert (measure.task, measure.n, heeded(str(file), None)) == ("mine.jsonl", 3, {"blocks"})
+    assert (measure.task, measure.n, heeded(str(file), None)) == ("mine.jsonl", 3, frozenset({"blocks"}))
     assert any("has 3 questions, all are taken where 500 were asked for" in note for note in measure.notes)
     for condition in (KeysCondition(point="context"), KeysCondition(None, Compress("key-norm", 0.5), "context")):
         measure.check(condition)
