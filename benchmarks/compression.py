@@ -36,9 +36,10 @@ from transformers import DynamicCache
 
 from sinkscope.compression import Compress
 from sinkscope.decoding import Decoding
-from sinkscope.evaluation.compressed.contexts import answers_after, read_contexts
-from sinkscope.evaluation.compressed.metering import bytes_of
-from sinkscope.evaluation.peak import peak_memory
+from sinkscope.decoding.autoregressive import decode_canvas
+from sinkscope.decoding.canvas import after_prefix, lay_out
+from sinkscope.decoding.forward import Forward
+from sinkscope.evaluation.cache_stats import bytes_of, peak_memory
 from sinkscope.families import Model
 
 RATIOS = (1.0, 0.75, 0.5, 0.25, 0.1)
@@ -85,13 +86,17 @@ def _run(model: Model, tokens: list[int], ratio: float, scorer: str) -> tuple[fl
     """Seconds of reading, bytes of the cache, tokens a second."""
     full = ratio == 1
     cache = DynamicCache(config=model.network.config) if full else Compress(scorer, ratio).cache(model)
+    context, length = lay_out(model, [tokens], 0, 0), len(tokens)
     start = _now(model)
-    held = read_contexts(model, [tokens], cache)
+    with torch.no_grad():
+        Forward(model, context)(
+            context.tokens, (0, length), (length - 1, length), torch.zeros_like(context.tokens), cache
+        )
     read = _now(model) - start
-    nbytes = sum(map(bytes_of, held.cache.layers))
-    settings = Decoding(max_new_tokens=NEW_TOKENS)
+    nbytes = sum(int(bytes_of(layer)) for layer in cache.layers)  # type: ignore[arg-type]
+    whole = after_prefix(lay_out(model, [QUESTION], NEW_TOKENS, 0), tokens)
     start = _now(model)
-    for _ in answers_after(model, held, [QUESTION], settings, [0]):
+    for _ in decode_canvas(model, whole, length, Decoding(max_new_tokens=NEW_TOKENS), [0], cache):
         pass
     return read, nbytes, NEW_TOKENS / (_now(model) - start)
 

@@ -4,7 +4,7 @@ import csv
 from pathlib import Path
 
 from sinkscope.cli.main import run
-from sinkscope.evaluation import wilson_interval
+from sinkscope.intervals import wilson_interval
 
 
 def sinkscope(command: str) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 from commands import share
-from sinkscope.evaluation.ablation import Outcome, difference
 
 import sinkscope as ss
 from sinkscope.compression import Compress, SkipLayers
@@ -25,6 +24,7 @@ from sinkscope.decoding.protocols import block_layers
 from sinkscope.errors import TrainedLengthWarning
 from sinkscope.evaluation import Score, evaluate, find_task, task_settings
 from sinkscope.families import Model
+from sinkscope.grids import Outcome, difference
 
 RUNS = Path("runs/block-compression")
 N = 200
@@ -102,7 +102,9 @@ def scored(model: Model, task: str, block: int, compress: Compress | None) -> Sc
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TrainedLengthWarning)
         with ss.watch(model):  # for `received-attention`
-            return evaluate(model, task, n=N, room=ROOM, settings=settings, compression=compress, batch_size=50)
+            return evaluate(
+                model, task, n=N, max_example_tokens=ROOM, settings=settings, compression=compress, batch_size=50
+            )
 
 
 def print_table(model: Model, task: str, block: int, plain: Sequence[bool]) -> None:

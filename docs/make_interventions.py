@@ -15,13 +15,14 @@ from commands import read_table, sinkscope
 RUNS = Path("runs/interventions")
 TWINS = "twin-ar twin-dlm twin-adapted"
 PASSKEY = f"{TWINS} --task passkey --control random,equal-mass,lowest --n 500"
+EPSILONS = ",".join(f"excess:epsilon={epsilon}" for epsilon in (2, 3, 4, 6, 8))
 GRIDS = {
     "passkey": f"{PASSKEY} --strongest 1,5,10",
     "same": f"{PASSKEY} --strongest 1 --detect same",
     "copy": f"{TWINS} --task copy --control random,equal-mass,lowest --n 500 --strongest 1,2,5",
-    "epsilon": f"{TWINS} --task passkey --strongest 0 --epsilon 2,3,4,6,8 --control random --n 200",
-    "smollm2": "smollm2-135m --task passkey --task perplexity --strongest 1,5,10 --first 1 --control random,equal-mass "
-    "--n 60",
+    "epsilon": f"{TWINS} --task passkey --rule {EPSILONS} --control random --n 200",
+    "smollm2": "smollm2-135m --task passkey --task perplexity --strongest 1,5,10 --rule first:1 --n 60 "
+    "--control random,equal-mass",
     "rxnmapper": "rxnmapper --task infilling-0.15 --task infilling-0.5 --task infilling-0.9 --strongest 1,5,10 "
     "--control random,equal-mass,mask-matched --detect same --first-step 0",
 }

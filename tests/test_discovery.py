@@ -11,9 +11,9 @@ from sinkscope.errors import UserError
 from sinkscope.evaluation import TASKS
 from sinkscope.interventions import CONTROLS
 from sinkscope.report.figures import FIGURES
-from sinkscope.selection.backbones.registry import BACKBONES
+from sinkscope.selection.backbones import BACKBONES
 from sinkscope.selection.channels import CHANNELS
-from sinkscope.selection.digital.registry import DIGITAL
+from sinkscope.selection.digital import DIGITAL
 from sinkscope.sinks import RULES, TABLES
 
 EVERY = {

@@ -1,5 +1,7 @@
 """`sinkscope demo` on the twins and, with `--real`, on the two real models that come inside packages, run once each."""
 
+import contextlib
+import io
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 from cli_runs import strict_json
 
+from sinkscope.cli.main import run
 from sinkscope.trace import open_trace
 
 Demo = tuple[dict[str, Any], Path]
@@ -19,21 +22,24 @@ TWINS = ("twin-ar", "twin-dlm", "twin-adapted")
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
-    """The printed document of the real models and the folder of the traces."""
-    return run_demo(tmp_path_factory.mktemp("real"), "--real")
+    """The printed document of the real models and the folder of the traces.
+
+    In a process of its own, where no library that is imported already shows its progress.
+    """
+    out = tmp_path_factory.mktemp("real")
+    command = [str(Path(sys.executable).parent / "sinkscope"), "demo", "--out", str(out), "--json", "--real"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")
+    return strict_json(done.stdout), out
 
 
 @pytest.fixture(scope="module")
 def twins(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     """The printed document of the twins and the folder of the traces."""
-    return run_demo(tmp_path_factory.mktemp("twins"))
-
-
-def run_demo(out: Path, *options: str) -> Demo:
-    command = [str(Path(sys.executable).parent / "sinkscope"), "demo", "--out", str(out), "--json", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert (done.returncode, done.stderr) == (0, "")
-    return strict_json(done.stdout), out
+    out, printed = tmp_path_factory.mktemp("twins"), io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        assert run(["demo", "--out", str(out), "--json"]) == 0
+    return strict_json(printed.getvalue()), out
 
 
 def columns(report: dict[str, Any], table: str) -> dict[str, list[Any]]:

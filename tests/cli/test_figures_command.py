@@ -4,7 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
-from cli_runs import Command, files_under
+from cli_runs import Command
 
 ODD = ["\n", "<0x0A>", "<0xE2>", "שלום", "😀", "🧿", "漢字", "$x^2$", "\x00", "<b>&\"'", "\\n", "\u0301"]
 
@@ -73,34 +73,6 @@ def test_odd_texts_and_an_unfinished_sample(sinkscope: Command, trace: Path, tmp
     assert "2 samples are unfinished" in found.document["notes"][1]
     told = sinkscope("figures", tmp_path / "odd.zarr", "--out", tmp_path / "out", "--only", "scores")
     assert len(told.table.splitlines()) == 3
-
-
-def test_mistakes_are_one_line_and_nothing_is_written(sinkscope: Command, trace: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    out = ("--out", tmp_path / "new")
-    before = files_under(tmp_path)
-    for arguments, message in [
-        ((), "nothing to draw: name traces, --ablation FOLDER, --compression FOLDER or --log FOLDER"),
-        ((trace, "--only", "pie", *out), "unknown figure 'pie': use one of ablation"),
-        ((trace, "--format", "gif", *out), "unknown format 'gif': use one of svg, pdf, png"),
-        ((trace, "--out", tmp_path / "file"), "is a file: name a folder"),
-        ((trace, "--out", tmp_path / "file" / "in"), "is a file: name a folder"),
-        ((tmp_path / "no.zarr", *out), "there is no trace at"),
-        ((tmp_path, *out), "is not a sinkscope trace"),
-        ((trace, trace, *out), "is named twice"),
-        ((trace, "--sample", "q9", *out), "no trace has a sample with the id 'q9'"),
-        ((trace, "--rule", "sharpest", *out), "unknown sink rule 'sharpest'"),
-        ((trace, "--scale", "log", *out), "unknown scale 'log'"),
-        ((trace, "--scale", "mean", *out), "can never fire"),
-        ((trace, "--epsilon", "30", *out), "can never fire"),
-        ((trace, "--rule", "top-k", "--epsilon", "3", *out), "rule 'top-k' has no parameter 'epsilon'"),
-        ((trace, "--group", "everyone", *out), "unknown group of queries 'everyone'"),
-        ((trace, "--ablation", tmp_path, *out), "holds no cells of an ablation"),
-        ((trace, "--log", tmp_path, *out), "is no training log"),
-        (("--log", "twin-dlm", "--only", "heat-map", *out), "nothing can be drawn; heat-map: no trace was given"),
-    ]:
-        assert message in sinkscope("figures", *arguments).mistake
-    assert files_under(tmp_path) == before
 
 
 def test_files_that_exist_are_kept_unless_told(sinkscope: Command, tmp_path: Path) -> None:

@@ -1,317 +1,325 @@
-"""A user's mistake is exit code 2 and one line on standard error; nothing is written."""
+"""A user's mistake is exit code 2 and one line on standard error that names it and the remedy; nothing is written."""
 
 import json
 import re
+import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from cli_runs import Command, files_under, write_prompts
+from little_selections import save_little
 from safetensors.torch import load_file, save_file
 
 from sinkscope.cli.main import run
-from sinkscope.decoding import Denoising
-from sinkscope.families import Model
-from sinkscope.trace import open_trace, record
+from sinkscope.selection import grid
+from sinkscope.trace import open_trace
 
 INSTALLED = Path(sys.executable).parent / "sinkscope"
-Arguments = Sequence[object]
-
-
-def assert_refused(command: Command, arguments: Arguments, message: str, untouched: Path) -> None:
-    """Exit code 2, one line that says so, and a folder left as it was."""
-    before = files_under(untouched)
-    outcome = command(*arguments)
-    assert outcome.code == 2, outcome
-    assert outcome.out == ""
-    assert outcome.err.startswith("sinkscope: ")
-    assert outcome.err.endswith("\n")
-    assert outcome.err.count("\n") == 1
-    assert "Traceback" not in outcome.err
-    assert message in outcome.err
-    assert files_under(untouched) == before
-
-
-def copied(source: Path, target: Path, **fields: object) -> Path:
-    """A copy of a checkpoint with other fields in config.json."""
-    shutil.copytree(source, target)
-    config = json.loads((target / "config.json").read_text())
-    (target / "config.json").write_text(json.dumps({**config, **fields}))
-    return target
-
-
-def _without_weights(folder: Path) -> None:
-    (folder / "model.safetensors").unlink()
-
-
-def _truncated(folder: Path) -> None:
-    content = (folder / "model.safetensors").read_bytes()
-    (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
-
-
-def _header_only(folder: Path) -> None:
-    content = (folder / "model.safetensors").read_bytes()
-    (folder / "model.safetensors").write_bytes(content[:5])
-
-
-def _one_weight_less(folder: Path) -> None:
-    weights = load_file(folder / "model.safetensors")
-    weights.pop("model.transformer.blocks.1.attn_norm.weight")
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
-
-
-def _one_weight_more(folder: Path) -> None:
-    weights = load_file(folder / "model.safetensors")
-    save_file({**weights, "model.extra.weight": torch.zeros(3)}, folder / "model.safetensors", {"format": "pt"})
-
-
-def _no_config(folder: Path) -> None:
-    (folder / "config.json").unlink()
-
-
-def _config_is_no_json(folder: Path) -> None:
-    (folder / "config.json").write_text("{")
-
-
-BROKEN: list[tuple[Callable[[Path], None], str]] = [
-    (_without_weights, "model.safetensors"),
-    (_truncated, "truncated"),
-    (_header_only, "truncated"),
-    (_one_weight_less, "missing: model.layers.1.input_layernorm.weight"),
-    (_one_weight_more, "surplus: model.extra.weight"),
-    (_no_config, "no config.json"),
-    (_config_is_no_json, "config.json is not JSON"),
-]
-
-
-@pytest.mark.parametrize(("spoil", "message"), BROKEN)
-@pytest.mark.parametrize("name", ["info", "trace"])
-def test_broken_checkpoints(
-    sinkscope: Command,
-    fixtures: Path,
-    prompts: Path,
-    tmp_path: Path,
-    name: str,
-    spoil: Callable[[Path], None],
-    message: str,
-) -> None:
-    folder = copied(fixtures / "llada-tiny", tmp_path / "model")
-    spoil(folder)
-    options = {"info": (), "trace": ("--prompts", prompts, "--out", tmp_path / "t")}
-    assert_refused(sinkscope, (name, folder, *options[name]), message, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"model_type": "llada3"}, "model_type='llada3'"),
-        ({"alibi": True}, "alibi=True"),
-        ({"n_layers": 4}, "config.json and weights disagree"),
-        ({"n_kv_heads": 2}, "config.json and weights disagree"),
-        ({"mlp_hidden_size": 97}, "of another shape than config.json says"),
+OPERATING: dict[str, Any] = {
+    "split": "made, validation", "alphas": [0.1, 0.5, 1.0], "rates": [0.1, 0.5], "snrs": [-10, 0, 10],
+    "accuracy": [
+        [[0.2, 0.3, 0.4], [0.25, 0.5, 0.6]], [[0.3, 0.4, 0.6], [0.4, 0.7, 0.8]], [[0.3, 0.5, 0.7], [0.5, 0.8, 0.9]],
     ],
-)
-def test_configurations_that_cannot_be(
-    sinkscope: Command, fixtures: Path, prompts: Path, tmp_path: Path, fields: dict[str, object], message: str
-) -> None:
-    folder = copied(fixtures / "llada-tiny", tmp_path / "model", **fields)
-    arguments = ("trace", folder, "--prompts", prompts, "--out", tmp_path / "t")
-    assert_refused(sinkscope, arguments, message, tmp_path)
-    assert_refused(sinkscope, ("info", folder), message, tmp_path)
+    "rho": [[0.01, 0.05], [0.05, 0.25], [0.1, 0.5]], "latency": [0.001, 0.003, 0.006],
+}  # fmt: skip
 
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("", "holds no prompts: expected one JSON object a line"),
-        ("\n \n", "holds no prompts"),
-        ('{"input_ids": [1]}\nnot json\n', "line 2 is not JSON"),
-        (
-            '{"id": "a", "input_ids": [1]}\n\n{"id": "a", "input_ids": [2]}\n',
-            "line 3: the id 'a' is that of line 1 too",
-        ),
-        ('{"id": "a"}\n', "line 1 needs one of prompt, messages and input_ids"),
-        ('{"id": "far", "input_ids": [1, 256]}\n', "holds token id 256"),
-        ('{"id": "text", "prompt": "hello"}\n', "no tokenizer; give prompts as token ids"),
-    ],
-)
-@pytest.mark.parametrize("name", ["generate", "trace"])
-def test_prompt_files(
-    sinkscope: Command, fixtures: Path, tmp_path: Path, name: str, content: str, message: str
-) -> None:
-    (tmp_path / "p").write_text(content)
-    out = ("--out", tmp_path / "t") if name == "trace" else ()
-    arguments = (name, fixtures / "llada-tiny", "--prompts", tmp_path / "p", "--gen-length", 6, *out)
-    assert_refused(sinkscope, arguments, message, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--gen-length", 8, "--block-length", 3), "gen_length 8 is not divisible by block_length (3)"),
-        (
-            ("--gen-length", 8, "--block-length", 4, "--steps", 5),
-            "steps 5 is not divisible by the number of blocks (2)",
-        ),
-        (("--gen-length", 254, "--block-length", 2), "make 257, the context is 256"),
-        (("--gen-length", 0), "holds no mask to fill"),
-        (("--schedule", "fast"), "unknown schedule 'fast': use one of blocks, dream"),
-        (("--confidence", "sure"), "unknown confidence 'sure'"),
-        (("--cache", "triple"), "unknown cache 'triple': use one of prefix, dual"),
-        (("--threshold", 0.5, "--confidence", "entropy"), "threshold compares probabilities"),
-        (("--top-p", 1.5), "top_p must be above 0 and at most 1"),
-        (("--suppress", 999), "suppress names token id 999"),
-        (("--max-new-tokens", 4), "is a mask-filling model, which has no --max-new-tokens"),
-        (("--gen-length", "many"), "--gen-length"),
-        (("--batch-size", 0), "--batch-size"),
-        (("--limit", 0), "--limit"),
-        (("--dtype", "int8"), "unknown --dtype 'int8': use one of"),
-        (("--device", "abacus"), "device='abacus' cannot be used here"),
-        (("--prompt", "both"), "give one of --prompt TEXT and --prompts FILE"),
-        (("--bogus",), "No such option: --bogus"),
-        (("surplus",), "surplus"),
-    ],
-)
-def test_decoding_options(
-    sinkscope: Command, fixtures: Path, prompts: Path, tmp_path: Path, options: Arguments, message: str
-) -> None:
-    # Both commands take them through the same class; the trace is the one that could leave something behind.
-    arguments = ("trace", fixtures / "llada-tiny", "--prompts", prompts, "--out", tmp_path / "t", *options)
-    assert_refused(sinkscope, arguments, message, tmp_path)
-
-
-def test_generate_checks_all_prompts_before_the_first_is_run(
-    sinkscope: Command, fixtures: Path, prompts: Path, tmp_path: Path
-) -> None:
-    arguments = ("generate", fixtures / "llada-tiny", "--prompts", prompts, "--gen-length", 250, "--block-length", 2)
-    assert_refused(sinkscope, arguments, "a prompt of 7 tokens and gen_length 250 make 257", tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--map-steps", "6"), "distinct steps from 0 to 5, got 6"),
-        (("--map-steps", "0", "--map-layers", "3"), "distinct layers from 0 to 2, got 3"),
-        (("--map-steps", "0", "--map-heads", "0,4"), "distinct heads from 0 to 3, got 4"),
-        (("--map-steps", "0,0"), "--map-steps names 0 twice"),
-        (("--map-steps", "first"), "--map-steps takes whole numbers with commas between them, got 'first'"),
-        (("--map-layers", "0"), "give --map-steps too"),
-        (("--precision", "int8"), "--precision"),
-        (("--by-group", "all"), "--by-group"),
-        (("--kernel", "fast"), "unknown attention kernel 'fast'"),
-        (("--resume", "--overwrite"), "give one of --resume and --overwrite, not both"),
-        (("--resume",), "is not a sinkscope trace, so there is nothing to resume"),
-        (("--prompts", "/nowhere/p"), "can't read the prompts /nowhere/p"),
-    ],
-)
-def test_recording_options(
-    sinkscope: Command, fixtures: Path, prompts: Path, tmp_path: Path, options: Arguments, message: str
-) -> None:
-    shape = ("--gen-length", 6, "--block-length", 3)
-    arguments = ("trace", fixtures / "dream-tiny", "--prompts", prompts, *shape, "--out", tmp_path / "t", *options)
-    assert_refused(sinkscope, arguments, message, tmp_path)
-
-
-def test_options_of_the_other_paradigm(sinkscope: Command, causal_folder: Path, prompts: Path, tmp_path: Path) -> None:
-    for option in ("--gen-length", "--steps", "--block-length", "--cfg-scale"):
-        arguments = ("trace", causal_folder, "--prompts", prompts, option, 4, "--out", tmp_path / "t")
-        assert_refused(sinkscope, arguments, f"is an autoregressive model, which has no {option}", tmp_path)
-    longer = ("generate", causal_folder, "--prompts", prompts, "--max-new-tokens", 60)
-    assert_refused(sinkscope, longer, "the context is 64", tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((), "Missing command"),
-        (("bogus",), "No such command 'bogus'"),
-        (("--bogus",), "No such option: --bogus"),
-        (("info", "--bogus"), "No such option: --bogus"),
-        (("generate",), "Missing argument 'MODEL'"),
-        (("trace",), "Missing argument 'MODEL'"),
-        (("trace", "model", "--prompt", "hi"), "Missing option '--out'"),
-        (("sinks",), "Missing argument 'TRACE...'"),
-        (("generate", "model"), "give one of --prompt TEXT and --prompts FILE"),
-        (("info", "./nowhere"), "./nowhere: no such folder"),
-        (("generate", "./nowhere", "--prompt", "hi"), "./nowhere: no such folder"),
-        (("sinks", "./nowhere"), "there is no trace at nowhere"),
-        (("sinks", "."), ". is not a sinkscope trace"),
-    ],
-)
-def test_command_lines(
-    sinkscope: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: Arguments, message: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert_refused(sinkscope, arguments, message, tmp_path)
+# Command, what it is given in every row, and rows: what is given besides, and words of the answer. Names in braces are
+# paths of `places`.
+Rows = list[tuple[str, str]]
+MISTAKES: dict[str, tuple[str, Rows]] = {
+    "": ("", [
+        ("", "Missing command"),
+        ("bogus", "No such command 'bogus'"),
+        ("--bogus", "No such option: --bogus"),
+    ]),
+    "info": ("", [
+        ("--bogus", "No such option: --bogus"),
+        ("./nowhere", "./nowhere: no such folder"),
+        ("{truncated}", "truncated"),
+        ("{unknown}", "model_type='llada3'"),
+        ("{disagreeing}", "config.json and weights disagree"),
+        ("{lacking}", "missing: model.layers.1.input_layernorm.weight"),
+        ("{empty}", "no config.json"),
+    ]),
+    "generate": ("", [
+        ("", "Missing argument 'MODEL'"),
+        ("model", "give one of --prompt TEXT and --prompts FILE"),
+        ("./nowhere --prompt hi", "./nowhere: no such folder"),
+        ("{truncated} --prompts {prompts}", "truncated"),
+        ("{llada} --prompts {odd} --gen-length 6", "line 2 is not JSON"),
+        ("{llada} --prompts {far} --gen-length 6", "holds token id 256"),
+        ("{llada} --prompt hello", "no tokenizer; give prompts as token ids"),
+        ("{llada} --prompts {prompts} --gen-length 250 --block-length 2", "a prompt of 7 tokens and gen_length 250"),
+        ("{causal} --prompts {prompts} --max-new-tokens 60", "the context is 64"),
+    ]),
+    "trace": ("{llada} --prompts {prompts} --out {new} --gen-length 6 --block-length 3", [
+        ("--block-length 4", "gen_length 6 is not divisible by block_length (4)"),
+        ("--steps 5", "steps 5 is not divisible by the number of blocks (2)"),
+        ("--gen-length 252 --block-length 2", "make 259, the context is 256"),
+        ("--gen-length 0", "holds no mask to fill"),
+        ("--schedule fast", "unknown schedule 'fast': use one of blocks, dream"),
+        ("--confidence sure", "unknown confidence 'sure': use one of"),
+        ("--cache triple", "unknown cache 'triple': use one of prefix, dual"),
+        ("--threshold 0.5 --confidence entropy", "threshold compares probabilities"),
+        ("--top-p 1.5", "top_p must be above 0 and at most 1"),
+        ("--suppress 999", "suppress names token id 999"),
+        ("--max-new-tokens 4", "is a mask-filling model, which has no --max-new-tokens"),
+        ("--gen-length many", "--gen-length"),
+        ("--batch-size 0", "--batch-size"),
+        ("--limit 0", "--limit"),
+        ("--dtype int8", "unknown --dtype 'int8': use one of"),
+        ("--device abacus", "device='abacus' cannot be used here"),
+        ("--prompt both", "give one of --prompt TEXT and --prompts FILE"),
+        ("surplus", "surplus"),
+        ("--map-steps 6", "distinct steps from 0 to 5, got 6"),
+        ("--map-steps 0 --map-layers 3", "distinct layers from 0 to 2, got 3"),
+        ("--map-steps 0 --map-heads 0,4", "distinct heads from 0 to 3, got 4"),
+        ("--map-steps 0,0", "--map-steps names 0 twice"),
+        ("--map-steps first", "--map-steps takes whole numbers with commas between them, got 'first'"),
+        ("--map-layers 0", "give --map-steps too"),
+        ("--precision int8", "--precision"),
+        ("--by-group all", "--by-group"),
+        ("--kernel fast", "unknown attention kernel 'fast': use one of"),
+        ("--resume --overwrite", "give one of --resume and --overwrite, not both"),
+        ("--resume", "is not a sinkscope trace, so there is nothing to resume"),
+        ("--prompts /nowhere/p", "can't read the prompts /nowhere/p"),
+        ("--out {trace}", "exists: go on with it (--resume)"),
+        ("--out {trace} --resume --steps 6 --seed 1", "with other settings: decoding.seed: the trace has 0, asked 1"),
+        ("--out {trace} --resume --steps 6", "other settings: prompts: the trace has"),
+        ("--out {folder}", "is not a sinkscope trace: nothing was removed, choose another folder"),
+        ("--out {folder} --overwrite", "is not a sinkscope trace"),
+        ("--out {folder} --resume", "is not a sinkscope trace"),
+        ("--out {file}/t", "can't write a trace"),
+    ]),
+    "trace {causal}": ("--prompts {prompts} --out {new}", [
+        (f"{option} 4", f"is an autoregressive model, which has no {option}; see `sinkscope info`")
+        for option in ("--gen-length", "--steps", "--block-length", "--cfg-scale")
+    ]),
+    "sinks": ("{trace} --json", [
+        ("./nowhere", "there is no trace at nowhere"),
+        ("{folder}", "is not a sinkscope trace"),
+        ("{damaged}", "is damaged"),
+        ("--scale mean --epsilon 3", "can never fire"),
+        ("--scale percent --epsilon 101", "can never fire"),
+        ("--scale median", "median"),
+        ("--rule loudest", "unknown sink rule 'loudest': use one of"),
+        ("--rule threshold --value 1.5", "1.5"),
+        ("--rule zscore --k 50", "can never fire"),
+        ("--rule top-k --k 1.5", "k of rule 'top-k' must be a whole number of at least 1, got 1.5"),
+        ("--rule top-k --k inf", "--k must be a finite number, got inf"),
+        ("--rule zscore --epsilon 3", "rule 'zscore' has no parameter 'epsilon'"),
+        ("--group everyone", "unknown group of queries 'everyone': use one of"),
+        ("--table chairs", "unknown table 'chairs': use one of"),
+        ("--sample q9", "has no sample with the id 'q9'"),
+        ("--rows 0", "--rows"),
+    ]),
+    "norms": ("{trace}", [
+        ("", "sample 'q0': this trace has no key norms: record it again with --norms"),
+        ("--ratio 0", "the ratio kept must lie above 0 and be at most 1"),
+        ("--ratio 1.01", "the ratio kept must lie above 0 and be at most 1"),
+        ("--among some", "unknown keys 'some': use one of all, outside-block, tokens"),
+        ("--table moon", "unknown table 'moon': use one of overview, correlation"),
+    ]),
+    "figures": ("--out {new}", [
+        ("", "nothing to draw: name traces, --ablation FOLDER, --compression FOLDER or --log FOLDER"),
+        ("{trace} --only pie", "unknown figure 'pie': use one of ablation"),
+        ("{trace} --format gif", "unknown format 'gif': use one of svg, pdf, png"),
+        ("{trace} --out {file}", "is a file: name a folder"),
+        ("{trace} --out {file}/in", "is a file: name a folder"),
+        ("{trace} {trace}", "is named twice; name each once"),
+        ("{trace} --sample q9", "no trace has a sample with the id 'q9'"),
+        ("{trace} --scale log", "unknown scale 'log': use one of"),
+        ("{trace} --epsilon 30", "can never fire"),
+        ("{trace} --ablation {folder}", "holds no cells of an ablation"),
+        ("{trace} --log {folder}", "is no training log: name a folder"),
+        ("--log twin-dlm --only heat-map", "nothing can be drawn; heat-map: no trace was given"),
+    ]),
+    "report": ("{trace} --out {new}", [
+        ("{trace}", "is named twice"),
+        ("--out {file}", "exists already: replace it (--overwrite) or name another file"),
+        ("--out {folder}", "is a folder: name a file for the report"),
+        ("--out {file}/r.html", "is a file: name a folder for the report"),
+        ("--sample q9", "no trace has a sample with the id 'q9'"),
+        ("--layers 9", "layer 9 is not in this trace: it has 0 to 2"),
+        ("--heads 0,x", "--heads takes whole numbers with commas between them, got '0,x'"),
+        ("--heads 1,1", "--heads names 1 twice"),
+        ("--max-mb 0", "must be above 0"),
+        ("--max-mb nan", "--max-mb must be a finite number"),
+        ("--max-mb 0.01", "would be larger than 0.01 MB, not one sample fit"),
+    ]),
+    "view": ("--no-browser", [
+        ("", "Missing argument 'TRACE...'"),
+        ("./nowhere", "there is no trace at nowhere"),
+        ("{trace} --layers 9", "layer 9 is not in this trace"),
+        ("{trace} --port 70000", "Invalid value for '--port'"),
+        ("{trace} --port {port}", "can't be had (another program uses it): name another"),
+    ]),
+    "train": ("--out {new} --tokens 1024 --points 2 --precision float32 --set batch_tokens=256 --set width=32"
+              " --set heads=2 --set adapted_tokens=512 --set lengths=[32,64]", [
+        ("--twin twin-mlm", "unknown twin 'twin-mlm': use one of twin-ar, twin-dlm, twin-adapted"),
+        ("--twin twin-adapted", "twin-adapted starts from twin-ar, which "),
+        ("--twin twin-ar --twin twin-ar", "--twin names twin-ar twice"),
+        ("--points 5", "give 2 steps, fewer than the 5 points"),
+        ("--points 0", "points must be at least 1"),
+        ("--tokens 0", "tokens must be at least 1"),
+        ("--problems 0", "--problems"),
+        ("--device abacus", "device='abacus' cannot be used here"),
+        ("--set tokens=3", "tokens was given twice, as an option and by --set"),
+        ("--set width", "--set takes FIELD=VALUE, got 'width'"),
+        ("--set width=wide", "--set width takes JSON, such as 0.02 or [32, 64], got 'wide'"),
+        ("--set 'width=\"wide\"'", "width got 'wide', wanted a whole number such as 192"),
+        ("--set lengths=32", "lengths=32, wanted a list such as [32, 64, 128]"),
+        ("--set matrix_rate=NaN", "matrix_rate must be above 0, got nan"),
+        ("--set depth=3", "a recipe has no depth; its fields are adapted_tokens, "),
+        ("--set heads=3", "choose a multiple of 6"),
+        ("--set context=64", "context must be at least "),
+    ]),
+    "select train": ("--out {new} --data digits --limit 64 --set patch=2 --set width=16 --set depth=4 --set heads=2"
+                     " --set gates=[1,2] --set split=3", [
+        ("--mode sharp", "unknown mode 'sharp': use one of"),
+        ("--channel wire", "unknown channel 'wire': use one of"),
+        ("--set colour=1", "no 'colour'"),
+        ("--data shoes", "shoes"),
+        ("--start nowhere/at/all", "can't be read as a vision transformer"),
+        ("--set patch=3", "patches of 3"),
+        ("--image-size 9", "patches of 2"),
+    ]),
+    "select agree": ("{little}", [
+        ("--alpha 0", "alpha must lie in (0, 1]"),
+        ("--n 0", "greater than or equal to 1"),
+        ("--out agree.txt", "figures are written as svg, pdf, png"),
+        ("--data folder:nowhere", "nowhere"),
+    ]),
+    "select control": ("{little} --mean-rate 1", [
+        ("--mean-rate 0", "limit must be a positive number; got 0"),
+        ("--mean-rate nan", "--mean-rate must be a finite number, got nan"),
+        ("--mean-rate 0.001", "a mean rate of 0.001 can't be kept: the cheapest point of the table sends 0.046875"),
+        ("--mu 0", "mu must be a positive number"),
+        ("--v -1", "V must be a number that is not negative"),
+        ("--latency-ms 0", "latency_limit must be a positive number"),
+        ("--latency-ms 5 --repeats 0", "a latency limit needs pictures that are timed: leave --repeats 0 out"),
+        ("--process moon", "unknown SNR process 'moon': use one of constant, fading, gaussian"),
+        ("--process fading --snr-std 3", "the SNR process fading takes no --snr-std: leave it out"),
+        ("--correlation 0.5", "the SNR process gaussian takes no --correlation"),
+        ("--process fading --correlation 1", "correlation must lie in [0, 1)"),
+        ("--snr-std -1", "std must be a number of decibels"),
+        ("--snr-mean inf", "mean must be a finite number of decibels"),
+        ("--process constant --snr-mean nan", "--snr-mean must be a finite number"),
+        ("--slots 0", "greater than or equal to 1"),
+        ("--alpha 0", "alpha must lie in (0, 1]"),
+        ("--alpha 0.3,0.3", "--alpha names 0.3 twice"),
+        ("--rate 2", "rate must lie in (0, 1]"),
+        ("--snr none", "--snr takes numbers"),
+        ("--snr inf", "snrs of an operating table must begin with a finite number"),
+        ("--channel moon", "unknown channel 'moon'"),
+        ("--channel erasure:gain=2", "the channel erasure has no parameter 'gain'"),
+        ("--channel erasure:loss=much", "--channel takes parameters as name:parameter=number"),
+        ("--channel erasure:loss=1", "loss must lie in [0, 1)"),
+        ("--out control.gif", "figures are written as svg, pdf, png"),
+        ("--data moon", "unknown image source 'moon'"),
+    ]),
+    "select control --table {table}": ("--mean-rate 1", [
+        ("a-model", "a-model would change nothing: leave it out"),
+        ("--alpha 0.5", "--alpha would change nothing"),
+        ("--data-seed 0", "--data-seed would change nothing"),
+        ("--device cpu", "--device would change nothing"),
+        ("--save-table x.json", "--save-table keeps what is measured, and --table measures nothing"),
+        ("--latency-ms 0.5", "no point of the table is within 0.0005 s: the fastest takes 0.001 s"),
+        ("--mean-rate 0.001", "the cheapest point of the table sends 0.01"),
+        ("--table ./nowhere", "No such file or directory); name a file of --save-table"),
+        ("--table {odd}", "name a file of --save-table"),
+        ("--table {list}", "holds no operating table: name a file of --save-table"),
+        ("--table {incomplete}", "rho of an operating table must have the shape (3, 2)"),
+        ("--table {tested}", "must be measured on a validation split"),
+    ]),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def trace_path(tiny: Callable[[str], Model], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("trace") / "t.zarr"
-    return record(
-        tiny("llada-tiny"), [[1, 2, 3], [4, 5]], Denoising(gen_length=4, block_length=4, steps=4), out=out
-    ).path
+def places(
+    fixtures: Path, causal_folder: Path, trace: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, object]]:
+    """Models, traces and files by name, whole and damaged; "new" is where nothing stands."""
+    root = tmp_path_factory.mktemp("mistakes")
+    torch.manual_seed(0)
+    found: dict[str, object] = {"llada": fixtures / "llada-tiny", "causal": causal_folder, "new": root / "new"}
+    found |= {"trace": Path(shutil.copytree(trace, root / "trace")), "little": save_little(root / "little")}
+    found["prompts"] = write_prompts(root / "prompts", [[7, 3, 11], [5, 9, 2, 8, 1, 4, 6]])
+
+    def spoilt(name: str, spoil: Callable[[Path], object], source: str = "llada") -> None:
+        found[name] = folder = Path(shutil.copytree(str(found[source]), root / name))
+        spoil(folder)
+
+    def configured(**fields: object) -> Callable[[Path], object]:
+        def write(folder: Path) -> None:
+            config = json.loads((folder / "config.json").read_text())
+            (folder / "config.json").write_text(json.dumps({**config, **fields}))
+
+        return write
+
+    def with_fewer_weights(folder: Path) -> None:
+        weights = load_file(folder / "model.safetensors")
+        weights.pop("model.transformer.blocks.1.attn_norm.weight")
+        save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+    def cut(folder: Path) -> None:
+        whole = (folder / "model.safetensors").read_bytes()
+        (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+
+    spoilt("truncated", cut)
+    spoilt("lacking", with_fewer_weights)
+    spoilt("unknown", configured(model_type="llada3"))
+    spoilt("disagreeing", configured(n_layers=4))
+    spoilt("empty", lambda folder: (folder / "config.json").unlink())
+    spoilt("damaged", lambda folder: (folder / "samples" / "000001" / "zarr.json").write_text("{"), "trace")
+    texts = {
+        "odd": '{"input_ids": [1]}\nnot json\n', "far": '{"id": "far", "input_ids": [1, 256]}\n', "list": "[1]",
+        "file": "mine", "table": json.dumps(OPERATING), "incomplete": json.dumps({**OPERATING, "rho": [1]}),
+        "tested": json.dumps({**OPERATING, "split": "test"}),
+    }  # fmt: skip
+    for name, text in texts.items():
+        (root / name).write_text(text)
+        found[name] = root / name
+    (root / "folder").mkdir()
+    (root / "folder" / "thesis.tex").write_text("mine")
+    found["folder"] = root / "folder"
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        yield {**found, "port": taken.getsockname()[1], "root": root}
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--scale", "mean", "--epsilon", 3), "can never fire"),
-        (("--scale", "percent", "--epsilon", 101), "can never fire"),
-        (("--scale", "median"), "median"),
-        (("--rule", "loudest"), "loudest"),
-        (("--rule", "threshold", "--value", 1.5), "1.5"),
-        (("--rule", "zscore", "--k", 50), "can never fire"),
-        (("--rule", "top-k", "--k", 1.5), "k of rule 'top-k' must be a whole number of at least 1, got 1.5"),
-        (("--rule", "top-k", "--k", "inf"), "--k must be a finite number, got inf"),
-        (("--rule", "first", "--k", "nan"), "--k must be a finite number, got nan"),
-        (("--rule", "zscore", "--epsilon", 3), "epsilon"),
-        (("--group", "everyone"), "unknown group of queries 'everyone'"),
-        (("--group", "committed"), "committed"),
-        (("--table", "chairs"), "unknown table 'chairs'"),
-        (("--sample", "q9"), "has no sample with the id 'q9'"),
-        (("--rows", 0), "--rows"),
-    ],
-)
-def test_questions_a_trace_cannot_answer(
-    sinkscope: Command, trace_path: Path, options: Arguments, message: str
+@pytest.mark.parametrize("command", MISTAKES)
+def test_a_mistake_is_one_line_that_names_it_and_the_remedy(
+    sinkscope: Command,
+    places: dict[str, object],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
 ) -> None:
-    assert_refused(sinkscope, ("sinks", trace_path, *options, "--json"), message, trace_path)
+    def measured(*_: object, **__: object) -> None:
+        raise AssertionError("a mistake that was plain beforehand was found after the work")
 
-
-def test_a_damaged_trace(sinkscope: Command, trace_path: Path, tmp_path: Path) -> None:
-    shutil.copytree(trace_path, tmp_path / "t")
-    (tmp_path / "t" / "samples" / "000001" / "zarr.json").write_text("{")
-    assert_refused(sinkscope, ("sinks", tmp_path / "t"), "is damaged", tmp_path)
-    (tmp_path / "t" / "zarr.json").write_text("{}")
-    assert_refused(sinkscope, ("sinks", tmp_path / "t"), "is not a sinkscope trace", tmp_path)
-
-
-def test_what_stands_at_out(
-    sinkscope: Command, fixtures: Path, prompts: Path, trace_path: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(trace_path, tmp_path / "t")
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.tex").write_text("mine")
-    shape = ("trace", fixtures / "llada-tiny", "--prompts", prompts, "--gen-length", 4, "--device", "cpu", "--out")
-    assert_refused(sinkscope, (*shape, tmp_path / "t"), "exists: go on with it (--resume)", tmp_path)
-    assert_refused(
-        sinkscope, (*shape, tmp_path / "t", "--resume", "--seed", 1), "decoding.steps: the trace has 4", tmp_path
-    )
-    resume = (*shape, tmp_path / "t", "--resume", "--steps", 4)
-    assert_refused(sinkscope, (*resume, "--seed", 1), "decoding.seed: the trace has 0, asked 1", tmp_path)
-    assert_refused(sinkscope, resume, "other settings: prompts: the trace has", tmp_path)
-    options: list[Arguments] = [(), ("--overwrite",), ("--resume",)]
-    for option in options:
-        assert_refused(sinkscope, (*shape, tmp_path / "mine", *option), "is not a sinkscope trace", tmp_path)
-    (tmp_path / "file").touch()
-    assert_refused(sinkscope, (*shape, tmp_path / "file" / "t"), "can't write a trace", tmp_path)
+    monkeypatch.setattr(grid, "operating_table", measured)
+    monkeypatch.chdir(tmp_path)
+    before = files_under(Path(str(places["root"])))
+    given, rows = MISTAKES[command]
+    for line, words in rows:
+        arguments = shlex.split(f"{command} {given} {line}".format_map(places))
+        outcome = sinkscope(*arguments)
+        assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1), (arguments, outcome)
+        assert outcome.err.startswith("sinkscope: ") and words in outcome.err, (arguments, outcome.err)
+    assert files_under(Path(str(places["root"]))) == before
+    assert files_under(tmp_path) == {}
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -62,23 +62,3 @@ def test_values_that_are_damaged_are_one_line(sinkscope: Command, traces: Path, 
     for chunk in damaged.rglob("received/c*"):
         chunk.write_bytes(chunk.read_bytes()[:20])
     assert str(damaged) in sinkscope("norms", damaged, "--rule", "first").mistake
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("plain",), "sample 'q0': this trace has no key norms: record it again with --norms"),
-        (("causal", "--group", "masked"), "recorded as a mean over heads"),
-        (("dlm", "--ratio", "0"), "the ratio kept must lie above 0 and be at most 1"),
-        (("dlm", "--ratio", "1.01"), "the ratio kept must lie above 0 and be at most 1"),
-        (("dlm", "--among", "some"), "unknown keys 'some': use one of all, outside-block, tokens"),
-        (("dlm", "--table", "moon"), "unknown table 'moon': use one of overview, correlation"),
-        (("dlm", "--rule", "moon"), "unknown sink rule 'moon'"),
-        (("dlm", "--group", "moon"), "unknown group of queries 'moon'"),
-        (("dlm", "--sample", "q7"), "has no sample with the id 'q7'"),
-        (("dlm", "--epsilon", "50"), "epsilon"),
-        (("nowhere",), "there is no trace at"),
-    ],
-)
-def test_mistakes_are_one_line(sinkscope: Command, traces: Path, arguments: tuple[str, ...], message: str) -> None:
-    assert message in sinkscope("norms", traces / arguments[0], *arguments[1:]).mistake

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_runs import Command, files_under
+from cli_runs import Command
 
 from sinkscope.errors import UserError
 from sinkscope.report.page import Live, choose, read_template
@@ -70,31 +70,6 @@ def test_odd_texts_and_an_unfinished_sample(sinkscope: Command, trace: Path, tmp
     assert one["samples"][1]["id"] == "שלום <b>\n\ud83d 000001"
     notes = sinkscope("report", odd, "--out", tmp_path / "r.html", "--overwrite", "--json").document["notes"]
     assert len(notes) == 2
-
-
-def test_mistakes_are_one_line_and_nothing_is_written(sinkscope: Command, trace: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    (tmp_path / "old.html").write_text("old")
-    new = ("--out", tmp_path / "r.html")
-    before = files_under(tmp_path)
-    for arguments, message in [
-        ((), "Missing argument"),
-        ((tmp_path / "no.zarr", *new), "there is no trace at"),
-        ((tmp_path, *new), "is not a sinkscope trace"),
-        ((trace, trace, *new), "is named twice"),
-        ((trace, "--out", tmp_path / "old.html"), "exists already: replace it (--overwrite) or name another file"),
-        ((trace, "--out", tmp_path), "is a folder: name a file for the report"),
-        ((trace, "--out", tmp_path / "file" / "r.html"), "is a file: name a folder for the report"),
-        ((trace, "--sample", "q9", *new), "no trace has a sample with the id 'q9'"),
-        ((trace, "--layers", "9", *new), "layer 9 is not in this trace: it has 0 to 2"),
-        ((trace, "--heads", "0,x", *new), "--heads takes whole numbers with commas between them, got '0,x'"),
-        ((trace, "--heads", "1,1", *new), "--heads names 1 twice"),
-        ((trace, "--max-mb", "0", *new), "must be above 0"),
-        ((trace, "--max-mb", "nan", *new), "--max-mb must be a finite number"),
-        ((trace, "--max-mb", "0.01", *new), "would be larger than 0.01 MB, not one sample fit"),
-    ]:
-        assert message in sinkscope("report", *arguments).mistake
-    assert files_under(tmp_path) == before
 
 
 @pytest.mark.parametrize("command", ["report", "view", "sinks"])

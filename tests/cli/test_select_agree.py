@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from cli_runs import Command, files_under
+from cli_runs import Command
 from little_selections import save_little
 
 from sinkscope.cli.select.agree import averaged
@@ -52,21 +52,3 @@ def test_people_see_a_table_and_get_a_figure(sinkscope: Command, model: Path, tm
     assert "gate before block 2" in text and "n = 359, share 0.3" in text
     sinkscope("select", "agree", model, "--n", 400, "--out", tmp_path / "again.svg")
     assert (tmp_path / "again.svg").read_text() == text
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--alpha", "0"), "alpha must lie in (0, 1]"),
-        (("--alpha", "nan"), "--alpha must be a finite number"),
-        (("--n", "0"), "greater than or equal to 1"),
-        (("--out", "agree.txt"), "figures are written as svg, pdf, png"),
-        (("--data", "folder:nowhere"), "nowhere"),
-    ],
-)
-def test_mistakes_are_one_line(
-    sinkscope: Command, model: Path, tmp_path: Path, arguments: tuple[str, str], message: str
-) -> None:
-    before = files_under(tmp_path)
-    assert message in sinkscope("select", "agree", model, *arguments).mistake
-    assert files_under(tmp_path) == before

@@ -31,27 +31,6 @@ def test_a_model_is_trained_logged_and_gone_on_with(tmp_path: Path, capsys: pyte
     assert (out / "log.jsonl").read_text() == before
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--mode", "sharp"], "unknown mode"),
-        (["--channel", "wire"], "unknown channel"),
-        (["--set", "colour=1"], "no 'colour'"),
-        (["--set", "batch"], "--set takes FIELD=VALUE"),
-        (["--data", "shoes"], "shoes"),
-        (["--start", "nowhere/at/all"], "can't be read as a vision transformer"),
-        (["--device", "abacus"], "abacus"),
-        (["--set", "patch=3"], "patches of 3"),
-        (["--image-size", "9"], "patches of 2"),
-    ],
-)
-def test_mistakes_are_one_line(words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([*TRAIN, "--out", str(tmp_path / "run"), *words]) == 2
-    captured = capsys.readouterr()
-    assert said in captured.err and len(captured.err.strip().splitlines()) == 1 and not captured.out
-    assert not (tmp_path / "run").exists()
-
-
 def test_another_recipe_needs_another_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
     assert run([*TRAIN, "--out", str(out), "--json"]) == 0

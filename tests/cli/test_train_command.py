@@ -15,7 +15,7 @@ from sinkscope.cli import console, training
 from sinkscope.evaluation import LITTLE
 from sinkscope.families import load_model
 from sinkscope.training import Recipe, read_recipe
-from sinkscope.training.corpus import Batch, batch
+from sinkscope.training.objectives import Batch, batch
 
 pytestmark = pytest.mark.usefixtures("accelerate_anew")
 SMALL = (
@@ -119,38 +119,6 @@ def test_help_names_twins_and_options(sinkscope: Command) -> None:
     assert "twin-ar, twin-dlm, twin-adapted" in shown
     for option in ("--out", "--twin", "--tokens", "--precision", "--set", "--problems", "--final-problems", "--device"):
         assert option in shown
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--twin", "twin-mlm"), "unknown twin 'twin-mlm': use one of twin-ar, twin-dlm, twin-adapted"),
-        (("--twin", "twin-adapted"), "twin-adapted starts from twin-ar, which "),
-        (("--twin", "twin-ar", "--twin", "twin-ar"), "--twin names twin-ar twice"),
-        (("--points", 5), "give 2 steps, fewer than the 5 points"),
-        (("--points", 0), "points must be at least 1"),
-        (("--tokens", 0), "tokens must be at least 1"),
-        (("--problems", 0), "--problems"),
-        (("--final-problems", 0), "--final-problems"),
-        (("--precision", "float16"), "--precision"),
-        (("--device", "abacus"), "device='abacus' cannot be used here"),
-        (("--set", "width"), "--set takes FIELD=VALUE, got 'width'"),
-        (("--set", "width=wide"), "--set width takes JSON, such as 0.02 or [32, 64], got 'wide'"),
-        (("--set", 'width="wide"'), "width got 'wide', wanted a whole number such as 192"),
-        (("--set", "lengths=32"), "lengths=32, wanted a list such as [32, 64, 128]"),
-        (("--set", "matrix_rate=NaN"), "matrix_rate must be above 0, got nan"),
-        (("--set", "depth=3"), "a recipe has no depth; its fields are adapted_tokens, "),
-        (("--set", "heads=3"), "choose a multiple of 6"),
-        (("--set", "context=64"), "context must be at least "),
-    ],
-)
-def test_what_is_refused(sinkscope: Command, tmp_path: Path, options: tuple[object, ...], message: str) -> None:
-    outcome = sinkscope("train", "--out", tmp_path / "t", *SMALL, *options)
-    assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err.startswith("sinkscope: ")
-    assert outcome.err.count("\n") == 1
-    assert message in outcome.err
-    assert not (tmp_path / "t").exists()
 
 
 def test_folders_that_are_refused_are_left_as_they_are(sinkscope: Command, finished: Path, tmp_path: Path) -> None:

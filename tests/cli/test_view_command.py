@@ -1,7 +1,6 @@
 """`sinkscope view`: a server that says where it is, shows the trace, and ends when told; mistakes in one line."""
 
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -10,7 +9,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from cli_runs import Command, files_under, strict_json
+from cli_runs import Command, strict_json
 
 from sinkscope.cli import showing
 from sinkscope.report.page import PageServer
@@ -88,23 +87,3 @@ def test_what_is_not_shown_is_told(
     assert told[0] == f"note: {trace}: the first 1 of 2 samples are shown; name others (--sample)"
     assert len(sinkscope("view", trace, "--no-browser", "--sample", "q1").out.splitlines()) == 1
     assert interrupted == []
-
-
-def test_mistakes_are_one_line(sinkscope: Command, trace: Path, tmp_path: Path) -> None:
-    before = files_under(tmp_path)
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        for arguments, message in [
-            ((), "Missing argument"),
-            ((tmp_path / "no.zarr",), "there is no trace at"),
-            ((tmp_path,), "is not a sinkscope trace"),
-            ((trace, trace), "is named twice"),
-            ((trace, "--sample", "q9"), "no trace has a sample with the id 'q9'"),
-            ((trace, "--layers", "9"), "layer 9 is not in this trace"),
-            ((trace, "--port", "70000"), "Invalid value for '--port'"),
-            ((trace, "--port", port), f"port {port} can't be had (another program uses it): name another"),
-        ]:
-            assert message in sinkscope("view", *arguments, "--no-browser").mistake
-    assert files_under(tmp_path) == before

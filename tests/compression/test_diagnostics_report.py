@@ -2,6 +2,7 @@
 
 import json
 from collections import defaultdict
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from norm_samples import KV_HEADS, LAYERS, POSITIONS, causal, diffusion
 
 from sinkscope.compression.diagnostics import (
     NORM_TABLES,
+    NormReport,
     Which,
     kept_stability,
     norm_correlation,
@@ -25,9 +27,15 @@ from sinkscope.sinks import TopK
 RULE = TopK(2)
 
 
+@cache
 def samples() -> list[xr.Dataset]:
     """Of different lengths, so that samples weigh by their steps."""
     return [diffusion(seed).isel(step=slice(steps)) for seed, steps in ((1, 7), (2, 3), (3, 5), (4, 7), (5, 2), (6, 4))]
+
+
+@cache
+def whole_report() -> NormReport:
+    return summarise_norms(samples(), RULE, draws=3)
 
 
 def test_means_are_over_all_rows_of_all_samples() -> None:
@@ -61,7 +69,7 @@ def test_means_are_over_all_rows_of_all_samples() -> None:
 
 
 def test_heads_and_phases_split_the_same_rows() -> None:
-    report = summarise_norms(samples(), RULE, draws=3)
+    report = whole_report()
     every = [norm_correlation(sample) for sample in samples()]
     for layer in range(LAYERS):
         for kv_head in range(KV_HEADS):
@@ -82,7 +90,7 @@ def test_heads_and_phases_split_the_same_rows() -> None:
 
 
 def test_intervals_are_over_samples() -> None:
-    report = summarise_norms(samples(), RULE, draws=3)
+    report = whole_report()
     for name in ("correlation", "loss", "overlap", "stability"):
         table = report.tables[name]
         assert bool((table["low"] < table[name]).all())

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 from cached_layers import BATCH, DIM, GROUPS, KEYS, KV_HEADS, QUERIES, made_up, one_row
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sinkscope.compression import SCORERS, CachedLayer, Scorer, choose_kept, make_scorer
+from sinkscope.compression import SCORERS, CachedLayer, HighKeyNorm, Protect, Scorer, choose_kept, make_scorer
 from sinkscope.errors import UserError
 
 NAMES = (
@@ -60,6 +60,7 @@ LOOKING = sorted(SCORERS.keys() - {"random", "streaming"})
 
 
 @pytest.mark.parametrize("name", LOOKING)
+@settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_keys_that_are_equal_but_for_noise_are_equally_important(name: str, seed: int) -> None:
     """Identical tokens: keys 1, 2, ... of a row are copies of each other; noise of 1e-6 must not order them."""
@@ -262,3 +263,40 @@ def test_mistakes_are_named() -> None:
         make_scorer("streaming", first=-1)
     with pytest.raises(UserError, match=r"window of scorer 'snapkv' must be a whole number of at least 1, got 2\.5"):
         make_scorer("snapkv", window=2.5)
+
+
+PADDING = 4
+ends = st.integers(0, 6)
+
+
+@settings(deadline=None)
+@given(first=ends, recent=ends, prompt_end=ends, prompt=st.integers(1, KEYS - PADDING), more=st.integers(0, 2))
+def test_protected_tokens_stay_and_the_best_of_the_others(
+    first: int, recent: int, prompt_end: int, prompt: int, more: int
+) -> None:
+    cached = made_up(padding=PADDING, prompt_length=torch.tensor([prompt, prompt]))
+    scorer = Protect(HighKeyNorm(), first=first, recent=recent, prompt_end=prompt_end)
+    for row, (padding, length) in enumerate(((0, KEYS), (PADDING, KEYS - PADDING))):
+        safe = {at for at in range(length) if at < first or at >= length - recent}
+        safe |= {at for at in range(prompt) if at >= prompt - prompt_end}
+        assert scorer.protects(length, prompt) == len(safe)
+        count = max(1, min(length, len(safe) + more))
+        kept = choose_kept(scorer.importance(cached), cached.real, [count, count])[row]
+        norms = cached.keys[row].double().norm(dim=-1)
+        for head in range(kept.shape[0]):
+            others = sorted(set(range(length)) - safe, key=lambda at: -float(norms[head, at + padding]))
+            expected = safe | set(others[: count - len(safe)])
+            assert {int(at) - padding for at in kept[head] if at >= 0} == expected
+
+
+def test_protection_is_stronger_than_an_infinite_score() -> None:
+    cached = made_up(keys=torch.full_like(made_up().keys, torch.inf))
+    scorer = Protect(HighKeyNorm(), recent=2)
+    kept = choose_kept(scorer.importance(cached), cached.real, [3, 3])
+    assert kept[0, 0].tolist() == [0, KEYS - 2, KEYS - 1]
+
+
+def test_what_the_scorer_needs_is_needed_around_it() -> None:
+    scorer = Protect("snapkv", first=1)
+    assert (scorer.needs_queries, scorer.needs_received, scorer.remembers) == (True, False, 64)
+    assert Protect("expected-attention").needs_rotation

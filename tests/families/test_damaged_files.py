@@ -223,7 +223,7 @@ def test_the_gguf_of_these_tests_is_fine(tmp_path: Path) -> None:
     assert network.shape.layers == describe_model(tmp_path / "fine.gguf").layers == 1
 
 
-@settings(FUZZ, max_examples=150)
+@settings(FUZZ, max_examples=80)
 @given(data=st.data())
 def test_any_bytes_of_a_gguf_header(tmp_path: Path, data: st.DataObject) -> None:
     content = bytearray(_gguf(tmp_path / "odd.gguf"))
@@ -293,7 +293,7 @@ def _with(content: Any, path: tuple[Any, ...], value: object) -> Any:
     return copied
 
 
-@settings(FUZZ, max_examples=100)
+@settings(FUZZ, max_examples=50)
 @given(data=st.data())
 def test_anything_anywhere_in_a_tokenizers_files(spoken: Path, tmp_path: Path, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(["tokenizer.json", "tokenizer_config.json"]))

@@ -14,7 +14,7 @@ from sinkscope.interventions import CONTROLS, Control, Situation
 from sinkscope.interventions.controls import find_control, lowest_ranked
 from sinkscope.sinks import CLASSES
 
-LAWS = settings(deadline=None, max_examples=60)
+LAWS = settings(deadline=None, max_examples=40)
 every_control = pytest.mark.parametrize("name", sorted(CONTROLS))
 
 

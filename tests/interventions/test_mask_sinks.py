@@ -104,15 +104,18 @@ ALONE = [
     (way, name)
     for way in WAYS
     for name in INTERVENTIONS
-    if way in ("blocks", "threshold") or name in ("published", "random", "clean")
+    if way == "blocks" or name in ("random", "clean") or (way == "threshold" and name in ("published", "a rule"))
 ]
+ROWS = (1, 2)
+"""The longest prompt and the one with most padding."""
 
 
 @pytest.mark.parametrize(("way", "name"), ALONE)
 def test_a_prompt_alone_and_in_a_batch_gives_the_same(tiny: Callable[[str], Model], way: str, name: str) -> None:
     model = tiny("llada-tiny" if way in WAITING else "dream-tiny")
     together = generate(model, PROMPTS, WAYS[way], intervention=INTERVENTIONS[name])
-    for row, prompt in enumerate(PROMPTS):
+    for row in ROWS:
+        prompt = PROMPTS[row]
         alone = generate(model, prompt, WAYS[way], intervention=INTERVENTIONS[name])
         assert alone.sequences[0, len(prompt) :].tolist() == together.sequences[row, together.prompt_length :].tolist()
         assert totals(alone, 0) == pytest.approx(totals(together, row), abs=1e-3)
@@ -124,7 +127,8 @@ def test_so_it_is_with_an_autoregressive_model(causal: Model, name: str) -> None
     for settings in (Decoding(max_new_tokens=9), Decoding(max_new_tokens=9, temperature=0.8, seed=1)):
         intervention = replace(INTERVENTIONS[name], keys=1) if name != "a rule" else INTERVENTIONS[name]
         together = generate(model, PROMPTS, settings, intervention=intervention)
-        for row, prompt in enumerate(PROMPTS):
+        for row in ROWS:
+            prompt = PROMPTS[row]
             alone = generate(model, prompt, settings, intervention=intervention)
             written = alone.sequences[0, len(prompt) :].tolist()
             assert together.sequences[row, 7 : 7 + len(written)].tolist() == written

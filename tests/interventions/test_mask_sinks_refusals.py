@@ -17,105 +17,60 @@ from sinkscope.interventions import MaskSinks
 from sinkscope.sinks import Excess, First, Threshold, TopK, ZScore
 
 SETTINGS = Denoising(gen_length=6, block_length=3, steps=6)
-SETTING_MISTAKES: list[tuple[dict[str, Any], str]] = [
-    ({"keys": -1}, "the number of keys to mask must be at least 0, got -1"),
-    ({"keys": 1.5}, "keys must be a whole number or a sink rule, got 1.5"),
-    ({"keys": True}, "keys must be a whole number or a sink rule, got True"),
-    ({"keys": "five"}, "keys must be a whole number or a sink rule, got 'five'"),
-    ({"keys": None}, "keys must be a whole number or a sink rule, got None"),
-    (
-        {"control": "sinks"},
-        "unknown control 'sinks': use one of equal-mass, equal-mass-at-step, lowest, mask-matched, random",
-    ),
-    ({"detect": "next"}, "unknown detect 'next'; choose one of previous, same"),
-    ({"detect_from": "dirty"}, "unknown detect_from 'dirty'; choose one of masked, clean"),
-    ({"how": "keys"}, "unknown how 'keys'; choose one of scores, values"),
-    (
-        {"first_step": 0},
-        "first_step 0 with detect 'previous': step 0 has no step before it; mask by its own map (detect='same', "
-        "--detect same)",
-    ),
-    ({"first_step": -2}, "first_step -2 with detect 'previous': steps count from 0"),
-    ({"first_step": -1, "detect": "same"}, "first_step -1 with detect 'same': steps count from 0"),
-    ({"first_step": 1.5}, "first_step must be a whole number, got 1.5"),
-    ({"first_step": None}, "first_step must be a whole number, got None"),
-    ({"last_step": "3"}, "last_step must be a whole number, got '3'"),
-    ({"last_step": 0}, "last_step 0 lies before first_step 1; nothing is masked"),
-    ({"first_step": 5, "last_step": 4}, "last_step 4 lies before first_step 5; nothing is masked"),
-    ({"seed": "a"}, "seed must be a whole number, got 'a'"),
-    ({"layers": 3}, "layers must be a list of whole numbers, such as (0, 1), got 3"),
-    ({"layers": "2-3"}, "layers must be a list of whole numbers, such as (0, 1), got '2-3'"),
-    ({"layers": ["2"]}, "layers must be a list of whole numbers, such as (0, 1), got ['2']"),
-    ({"heads": (0.5,)}, "heads must be a list of whole numbers, such as (0, 1), got (0.5,)"),
-    ({"queries": 3}, "queries must be a list, got 3; write (3,) for one alone"),
-    ({"queries": "masked"}, "queries must be a list, got 'masked'; write ('masked',) for one alone"),
-    ({"classes": "mask"}, "classes must be a list, got 'mask'; write ('mask',) for one alone"),
-    ({"queries": ()}, "no group of queries is named, so nothing would be masked; leave it out for all"),
-    ({"classes": []}, "no token class is named, so nothing would be masked; leave it out for all"),
-    (
-        {"queries": ("masked", "answer")},
-        "unknown group of queries 'answer'; choose one of prompt, committed, block-committed, block-masked, later, "
-        "masked, block, all-committed, all",
-    ),
-    (
-        {"classes": ("digit",)},
-        "unknown token class 'digit'; choose one of mask, special, newline, punctuation, prompt, other",
-    ),
+BAD_SETTINGS: list[tuple[dict[str, Any], str]] = [
+    ({"keys": -1}, "at least 0"),
+    *(({"keys": bad}, "keys must be a whole number or a sink rule") for bad in (1.5, True, "five", None)),
+    ({"control": "sinks"}, "control 'sinks'.* equal-mass, equal-mass-at-step, lowest, mask-matched, random"),
+    ({"detect": "next"}, "detect 'next'.* previous, same"),
+    ({"detect_from": "dirty"}, "detect_from 'dirty'.* masked, clean"),
+    ({"how": "keys"}, "how 'keys'.* scores, values"),
+    ({"first_step": 0}, "first_step 0 .*detect='same', --detect same"),
+    ({"first_step": -2}, "first_step -2 .* count from 0"),
+    ({"first_step": -1, "detect": "same"}, "first_step -1 .* count from 0"),
+    *(({name: bad}, f"{name} must be a whole number") for name, bad in (("first_step", 1.5), ("first_step", None))),
+    *(({name: bad}, f"{name} must be a whole number") for name, bad in (("last_step", "3"), ("seed", "a"))),
+    ({"last_step": 0}, "last_step 0 lies before first_step 1"),
+    ({"first_step": 5, "last_step": 4}, "last_step 4 lies before first_step 5"),
+    *(({"layers": bad}, "layers must be a list of whole numbers") for bad in (3, "2-3", ["2"])),
+    ({"heads": (0.5,)}, "heads must be a list of whole numbers"),
+    ({"queries": 3}, r"queries must be a list.*write \(3,\)"),
+    ({"queries": "masked"}, r"queries must be a list.*write \('masked',\)"),
+    ({"classes": "mask"}, r"classes must be a list.*write \('mask',\)"),
+    ({"queries": ()}, "no group of queries .* leave it out"),
+    ({"classes": []}, "no token class .* leave it out"),
+    ({"queries": ("masked", "answer")}, "group of queries 'answer'.* prompt, committed, .* all"),
+    ({"classes": ("digit",)}, "token class 'digit'.* mask, special, newline, punctuation, prompt, other"),
+]
+BAD_FOR_A_MODEL: list[tuple[MaskSinks, str]] = [
+    (MaskSinks(9), "9 keys .* there are 9.* mask fewer"),
+    (MaskSinks(TopK(12)), "12 keys .* there are 9.* mask fewer"),
+    (MaskSinks(First(10)), "'first' with k 10 .* has 9.* smaller k"),
+    (MaskSinks(Excess(13.0)), "excess with epsilon 13 .* 13 keys .* smaller epsilon"),
+    (MaskSinks(ZScore(3.5)), "zscore with k 3.5 .* 13 keys .* smaller k"),
+    (MaskSinks(1, layers=()), "no layer is named.* leave it out"),
+    (MaskSinks(1, heads=()), "no head is named.* leave it out"),
+    (MaskSinks(1, layers=(0, 3)), "no layer 3: .* layers 0 to 2"),
+    (MaskSinks(1, layers=(-1,)), "no layer -1: .* layers 0 to 2"),
+    (MaskSinks(1, heads=(4,)), "no head 4: .* heads 0 to 3"),
+    (MaskSinks(1, first_step=6), "at most 6 times.* step 6.* begin earlier.*--detect same --first-step 0"),
 ]
 
 
-@pytest.mark.parametrize(("settings", "message"), SETTING_MISTAKES, ids=str)
-def test_settings_that_no_model_could_follow(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError) as caught:
+@pytest.mark.parametrize(("settings", "words"), BAD_SETTINGS, ids=str)
+def test_settings_that_no_model_could_follow(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
         MaskSinks(**settings)
-    assert str(caught.value) == message
 
 
-MODEL_MISTAKES: list[tuple[MaskSinks, str]] = [
-    (MaskSinks(9), "9 keys can't be masked where there are 9, in the shortest row: a query must keep one; mask fewer"),
-    (
-        MaskSinks(TopK(12)),
-        "12 keys can't be masked where there are 9, in the shortest row: a query must keep one; mask fewer",
-    ),
-    (
-        MaskSinks(First(10)),
-        "rule 'first' with k 10 needs as many keys in every row, one has 9: choose a smaller k",
-    ),
-    (
-        MaskSinks(Excess(13.0)),
-        "excess with epsilon 13 on scale 'sum' can never fire, with 13 keys scores differ by at most 13: "
-        "choose a smaller epsilon or another scale",
-    ),
-    (
-        MaskSinks(ZScore(3.5)),
-        "zscore with k 3.5 can never fire, the largest z-score among 13 keys is sqrt(12) = 3.46: choose a smaller k",
-    ),
-    (MaskSinks(1, layers=()), "no layer is named, so nothing would be masked; leave it out for all"),
-    (MaskSinks(1, heads=()), "no head is named, so nothing would be masked; leave it out for all"),
-    (MaskSinks(1, layers=(0, 3)), "no layer 3: NAME has layers 0 to 2"),
-    (MaskSinks(1, layers=(-1,)), "no layer -1: NAME has layers 0 to 2"),
-    (MaskSinks(1, heads=(4,)), "no head 4: NAME has heads 0 to 3"),
-    (
-        MaskSinks(1, first_step=6),
-        "a text is passed at most 6 times, and masking begins at step 6, counted from 0, so nothing would be "
-        "masked: begin earlier, or mask by a step's own map from step 0 on (detect='same', first_step=0; "
-        "--detect same --first-step 0)",
-    ),
-]
-
-
-@pytest.mark.parametrize(("intervention", "message"), MODEL_MISTAKES, ids=str)
-def test_what_a_model_cannot_follow_is_refused_before_any_pass(
-    tiny: Callable[[str], Model], intervention: MaskSinks, message: str
-) -> None:
+def test_what_a_model_cannot_follow_is_refused_before_any_pass(tiny: Callable[[str], Model]) -> None:
     """With canvases of 9 and 13 keys."""
     model = tiny("llada-tiny")
     passes: list[object] = []
     hook = model.network.register_forward_pre_hook(lambda *_: passes.append(None))
-    with pytest.raises(UserError) as caught:
-        denoise(model, [[7, 3, 11], [5, 9, 2, 8, 1, 4, 6]], SETTINGS, intervention=intervention)
+    for intervention, words in BAD_FOR_A_MODEL:
+        with pytest.raises(UserError, match=words):
+            denoise(model, [[7, 3, 11], [5, 9, 2, 8, 1, 4, 6]], SETTINGS, intervention=intervention)
     hook.remove()
-    assert str(caught.value) == message.replace("NAME", model.name)
     assert passes == []
 
 
@@ -136,20 +91,13 @@ def test_queries_that_an_autoregressive_model_never_makes(causal_folder: Path) -
 
 def test_what_needs_a_mask_token(causal_folder: Path) -> None:
     model = load_model(causal_folder, device="cpu")
-    for intervention, message in (
-        (
-            MaskSinks(1, control="mask-matched"),
-            "control 'mask-matched' needs mask tokens, NAME has none; use another control",
-        ),
-        (MaskSinks(1, classes=("mask",)), "NAME has no mask token, so no key of class 'mask'; name other classes"),
-        (
-            MaskSinks(2),
-            "2 keys can't be masked where there are 2, in the shortest row: a query must keep one; mask fewer",
-        ),
+    for intervention, words in (
+        (MaskSinks(1, control="mask-matched"), "'mask-matched' needs mask tokens.* another control"),
+        (MaskSinks(1, classes=("mask",)), "no mask token.* other classes"),
+        (MaskSinks(2), "2 keys .* there are 2.* mask fewer"),
     ):
-        with pytest.raises(UserError) as caught:
+        with pytest.raises(UserError, match=words):
             decode(model, [[7, 3, 11], [4, 5]], Decoding(max_new_tokens=5), intervention=intervention)
-        assert str(caught.value) == message.replace("NAME", model.name)
     MaskSinks(1, classes=("mask", "prompt")).check(model, fewest=2, most=9, passes=5)
 
 

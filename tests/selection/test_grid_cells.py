@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sinkscope.errors import UserError
 from sinkscope.selection import CHANNELS, MODES, SELECTORS, find_channel
-from sinkscope.selection.channels.erasure import Erasure
+from sinkscope.selection.channels import Erasure
 from sinkscope.selection.digital import DIGITAL
 from sinkscope.selection.grid.cells import Cell, Grid, channel_label, read_cell
 

@@ -13,7 +13,7 @@ from grid_samples import picture_set, trained
 
 from sinkscope.errors import UserError
 from sinkscope.selection import find_channel
-from sinkscope.selection.channels.erasure import Erasure
+from sinkscope.selection.channels import Erasure
 from sinkscope.selection.data import ImageSet
 from sinkscope.selection.grid import Cell, measure_on, operating_table, read_rows
 

@@ -14,7 +14,7 @@ from sinkscope.cli import console
 from sinkscope.cli.grid_report import Findings, print_findings
 from sinkscope.evaluation.grids.tables import as_csv
 from sinkscope.selection import find_channel
-from sinkscope.selection.channels.erasure import Erasure
+from sinkscope.selection.channels import Erasure
 from sinkscope.selection.grid import COLUMNS, Cell, Row, points, records, tables_for
 
 RIGHT = [1] * 12 + [0] * 20

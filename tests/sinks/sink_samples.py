@@ -8,7 +8,7 @@ import xarray as xr
 from hypothesis import settings
 from numpy.typing import NDArray
 
-LAWS = settings(deadline=None, max_examples=40)
+LAWS = settings(deadline=None, max_examples=25)
 SLOW_LAWS = settings(deadline=None, max_examples=12)
 MASK = 7
 NEWLINE = 3

@@ -4,6 +4,7 @@ import gc
 import json
 import weakref
 from collections.abc import Iterator
+from functools import cache
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from sinkscope.errors import UserError
 from sinkscope.sinks import (
     TABLES,
     Excess,
+    SinkReport,
     SinkRule,
     Threshold,
     TopK,
@@ -45,6 +47,7 @@ from sinkscope.sinks.tables import plain
 RULE = Excess(0.9)
 
 
+@cache
 def samples() -> list[xr.Dataset]:
     """Three samples of different length."""
     return [
@@ -52,6 +55,12 @@ def samples() -> list[xr.Dataset]:
         diffusion(2, generated=12, prompt=2, block=6).sample,
         diffusion(3, generated=4, block=2).sample,
     ]
+
+
+@cache
+def whole_report() -> SinkReport:
+    """All tables of all samples."""
+    return summarise(samples(), RULE)
 
 
 def single(sample: xr.Dataset, name: str, rule: SinkRule = RULE, group: str = "all") -> xr.Dataset:
@@ -87,7 +96,7 @@ def test_tables_of_one_sample_are_those_of_the_functions() -> None:
 
 
 def test_rows_are_pooled_over_samples_of_different_length() -> None:
-    report = summarise(samples(), RULE)
+    report = whole_report()
     counts = [int(find_sinks(sample, RULE).sum()) for sample in samples()]
     rows = [sample["received"].isel(position=0).size for sample in samples()]
     keys = [sample["received"].size for sample in samples()]
@@ -105,7 +114,7 @@ def test_rows_are_pooled_over_samples_of_different_length() -> None:
 
 
 def test_tokens_are_pooled_over_cells() -> None:
-    report = summarise(samples(), RULE)
+    report = whole_report()
     every = np.concatenate([sample["canvas"].values.ravel() for sample in samples()])
     tops = np.concatenate(
         [s["canvas"].values[np.arange(s.sizes["step"]), sink_positions(s)["overall"].values] for s in samples()]
@@ -122,7 +131,7 @@ def test_tokens_are_pooled_over_cells() -> None:
 def test_positions_average_the_samples_that_reach_the_step() -> None:
     table = single(samples()[0], "positions")
     assert table.sizes["step"] == 8
-    table = summarise(samples(), RULE, tables=["positions"]).tables["positions"]
+    table = whole_report().tables["positions"]
     assert table["samples"].values.tolist() == [3] * 4 + [2] * 4 + [1] * 4
     tops = [sink_positions(sample)["overall"].values for sample in samples()]
     assert float(table["position"][0]) == pytest.approx(np.mean([top[0] for top in tops]))
@@ -207,7 +216,7 @@ def test_scores_count_the_keys_of_their_own_step() -> None:
 
 
 def test_motion_counts_every_pair_of_neighbours_once() -> None:
-    table = summarise(samples(), RULE, tables=["motion"]).tables["motion"]
+    table = whole_report().tables["motion"]
     sinks = [find_sinks(sample, RULE) for sample in samples()]
     moves = [displacement(sink_positions(sample)["by_head"]) for sample in samples()]
     recalls = [recall_of_first(sample["received"], 5).isel(step=slice(1, None)) for sample in samples()]
@@ -228,7 +237,7 @@ def test_motion_counts_every_pair_of_neighbours_once() -> None:
 
 
 def test_stability_counts_every_sample_once() -> None:
-    table = summarise(samples(), RULE, tables=["stability"]).tables["stability"]
+    table = whole_report().tables["stability"]
     each = [float(sink_variance(s["received"], find_sinks(s, RULE))["temporal_variance"]) for s in samples()]
     assert float(table["temporal_variance"]) == pytest.approx(np.mean(each))
 
@@ -294,9 +303,9 @@ def test_sink_k_of_a_diffusion_model_needs_its_final_pass() -> None:
     np.testing.assert_allclose(table["sink_k"].sel(source="final pass"), (final > 0.3).mean(axis=(0, 1)))
 
 
-@pytest.mark.parametrize("rule", [Excess(0.2, "mean"), Excess(9.0, "percent"), ZScore(1.5), Threshold(0.9), TopK(2)])
+@pytest.mark.parametrize("rule", [Excess(0.2, "mean"), Threshold(0.9), TopK(2)])
 def test_reports_are_strict_json_whatever_the_rule(rule: SinkRule) -> None:
-    report = summarise(samples()[:2], rule)
+    report = summarise(samples()[::2], rule)
     text = json.dumps(report.to_dict(), allow_nan=False)
     read = json.loads(text)
     assert read["rule"] == rule.settings()
@@ -336,7 +345,7 @@ def test_samples_are_let_go_one_by_one() -> None:
             yield sample
             del sample
 
-    assert summarise(stream(), RULE).samples == 3
+    assert summarise(stream(), RULE, tables=["layers", "tokens", "motion", "groups"]).samples == 3
     assert len(seen) == 3
 
 
@@ -349,7 +358,7 @@ def test_a_sample_without_its_models_record_fills_what_it_can() -> None:
 
 def test_chosen_tables_only_and_in_the_order_asked_for() -> None:
     assert list(summarise(samples(), RULE, tables=["motion", "layers"]).tables) == ["motion", "layers"]
-    assert list(summarise(samples()[:1], RULE).tables) == [name for name in TABLES if name != "sink-k"]
+    assert list(whole_report().tables) == [name for name in TABLES if name != "sink-k"]
 
 
 def test_samples_without_steps_are_skipped_and_counted() -> None:
@@ -388,7 +397,7 @@ def test_mistakes_are_named(
         summarise(parts, rule, group, tables=tables)
 
 
-@pytest.mark.parametrize("rule", [Excess(2.5), ZScore(1.5), TopK(2)], ids=repr)
+@pytest.mark.parametrize("rule", [Excess(2.5), ZScore(1.5)], ids=repr)
 def test_each_table_states_what_made_its_own_numbers(rule: SinkRule) -> None:
     report = summarise([autoregressive(seed=1)], rule)
     own = {"sink-k": {"rule": "sink-k", "epsilon": 0.3}, "positions": {"rule": "strongest key"}}

@@ -56,7 +56,7 @@ class Cutter(Protocol):
 
     @property
     def needs_received(self) -> bool:
-        """Whether it wants to be told what the keys of this pass's layers received."""
+        """Whether `on_layer_end` needs what the keys of this pass's layers received."""
 
     def on_layer_end(self, received: torch.Tensor | None, removed: torch.Tensor | None) -> None:
         """Take the layer's received attention (batch, head, column) under the cut, None unless it `needs_received`,

@@ -44,7 +44,7 @@ def attention_forward(
     else None. Queries and keys may come in a higher precision than the values (LLaDA rotates in float32); they are
     brought back to it first, as the reference does.
     """
-    # In a compiled graph nobody watches, cuts or holds: whoever does so runs the network without compilation.
+    # No compiled graph is watched or cut: the network then runs without compilation.
     compiling = torch.compiler.is_compiling()
     layer = None if compiling else take_layer(key)
     query, key = query.to(value.dtype), key.to(value.dtype)
@@ -91,7 +91,7 @@ def _seen(
     wants_map: bool,
     plainly: str | None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Output (batch, query, head, dim) under whoever watches and cuts, and the map where it is wanted.
+    """Output (batch, query, head, dim) while the layer is watched and cut, and the map where it is wanted.
 
     plainly: the kernel that must be used: dropout is SDPA's own business, the one-pass output would leave it out.
     """

@@ -60,14 +60,14 @@ class Attention:
 
 
 class Accumulator(Protocol):
-    """Whoever wants to see the probabilities pass by."""
+    """Sees the probabilities of a layer as a kernel computes them."""
 
     def add(self, start: int, stop: int, probabilities: torch.Tensor) -> None:
         """Take the rows start:stop, (batch, head, rows, key) float32. Must not keep the tensor: it is reused."""
 
 
 class FullMap:
-    """Keeps the whole map, (batch, head, query, key) float32, for whoever asked for one."""
+    """Keeps the whole map, (batch, head, query, key) float32."""
 
     def __init__(self, attention: Attention) -> None:
         exact = torch.promote_types(attention.query.dtype, torch.float32)

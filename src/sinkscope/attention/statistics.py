@@ -67,10 +67,9 @@ def check_labels(labels: torch.Tensor, batch: int, queries: int) -> None:
     """Raise `UserError` for labels that don't fit a pass of this size."""
     if tuple(labels.shape) != (batch, queries):
         raise UserError(f"labels have the shape {tuple(labels.shape)}, this pass has {batch} rows of {queries} queries")
-    if labels.numel() and not NOT_COUNTED <= int(labels.min()) <= int(labels.max()) < len(GROUPS):
-        most = len(GROUPS) - 1
-        found = f"{int(labels.min())} to {int(labels.max())}"
-        raise UserError(f"labels must lie between {NOT_COUNTED} and {most}, got {found}")
+    low, high = (int(labels.min()), int(labels.max())) if labels.numel() else (0, 0)
+    if not NOT_COUNTED <= low <= high < len(GROUPS):
+        raise UserError(f"labels must lie between {NOT_COUNTED} and {len(GROUPS) - 1}, got {low} to {high}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,10 +92,7 @@ class Collect:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerStatistics:
-    """One layer of one pass.
-
-    Keys are the last `key` positions of the sequence (a sliding cache forgets the first ones).
-    """
+    """One layer of one pass. Keys are the last positions of the sequence: a sliding cache forgets the first ones."""
 
     by_group: torch.Tensor  # (batch, head, group, key): means over each group's queries
     key_norm: torch.Tensor | None  # (batch, kv_head, key)
@@ -108,10 +104,7 @@ class LayerStatistics:
 
 @dataclass(frozen=True, kw_only=True)
 class PassStatistics:
-    """All layers of one forward pass.
-
-    With classifier-free guidance the batch holds the conditional rows first, then the unconditional ones.
-    """
+    """All layers of one forward pass. With guidance the batch holds the conditional rows first, then the others."""
 
     received: torch.Tensor  # (layer, batch, head, key), float32, sums to 1 over keys; NaN where a cache holds no key
     queries: torch.Tensor  # (batch, group) number of queries counted; one column when nothing was labelled
@@ -124,11 +117,8 @@ class PassStatistics:
 
 
 def query_weights(labels: torch.Tensor, groups: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weights that turn rows of attention into group means.
-
-    labels: (batch, query). Returns weights (batch, group, query), 1 / size where the query is in the group, and sizes
-    (batch, group).
-    """
+    """Weights (batch, group, query) that turn rows of attention into group means, and sizes (batch, group); labels
+    (batch, query)."""
     member = labels.unsqueeze(1) == torch.arange(groups, device=labels.device).view(1, -1, 1)
     sizes = member.sum(-1)
     return member / sizes.clamp(min=1).unsqueeze(-1), sizes
@@ -141,10 +131,7 @@ def merge_groups(by_group: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
 
 
 def stack_layers(layers: Sequence[LayerStatistics], sizes: torch.Tensor, collect: Collect) -> PassStatistics:
-    """Join the layers of a pass.
-
-    Layers with fewer keys than the longest are padded on the left: forgotten keys are not there (NaN).
-    """
+    """Join the layers of a pass, padded on the left to the longest: forgotten keys are not there (NaN)."""
     device = layers[0].by_group.device
     sizes = sizes.to(device)
     longest = max(layer.by_group.shape[-1] for layer in layers)

@@ -188,7 +188,7 @@ def _is_split(weight: torch.Tensor) -> bool:
 
 
 def not_finite(network: PreTrainedModel, where: str) -> UserError:
-    """What is said of a pass whose numbers are not finite. where: the first place that was seen, or the result."""
+    """The error for a pass whose numbers are not finite. where: the first place that was seen, or the result."""
     dtype = str(network.dtype).removeprefix("torch.")
     remedy = {
         "float16": "load the model with dtype='bfloat16' or 'float32', which have room for larger numbers",

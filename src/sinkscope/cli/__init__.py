@@ -1,1 +1,1 @@
-"""The command line: one file a command, each a thin layer that builds settings objects and prints results."""
+"""The command line: related commands a file, each a thin layer that builds settings objects and prints results."""

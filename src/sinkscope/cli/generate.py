@@ -114,12 +114,8 @@ def _generate(
             for row, (one, tokens) in enumerate(zip(batch, encoded, strict=True)):
                 sequence = done.sequences[row, done.prompt_length - len(tokens) :].tolist()
                 text = None if done.text is None else done.text[row]
-                result: dict[str, Any] = {
-                    "id": one.id,
-                    "text": text,
-                    "sequence": sequence,
-                    "forward_passes": done.forward_passes,
-                }
+                passes = done.forward_passes
+                result: dict[str, Any] = {"id": one.id, "text": text, "sequence": sequence, "forward_passes": passes}
                 if done.removed is not None:
                     result["removed"] = done.removed.row(row).to_dict()
                 results.append(result)

@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar, get_args, get_type_hints
 
 import typer
 
+from sinkscope.discovery import load_plugin
 from sinkscope.errors import UserError
 from sinkscope.seeds import MOST_SEED
 
@@ -31,6 +32,16 @@ class OptionGroup:
 
     panel: ClassVar[str] = "Options"
     """Heading in the help"""
+    plugins: ClassVar[bool] = False
+    """Whether it takes names that plugins may file, so that its commands take `--plugin`"""
+
+
+Plugins = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--plugin", metavar="FILE.py", help="Python files with rules, scorers, controls or tasks of your own."
+    ),
+]
 
 
 def add_command(app: typer.Typer, name: str, command: Callable[..., None]) -> None:
@@ -46,11 +57,15 @@ def add_command(app: typer.Typer, name: str, command: Callable[..., None]) -> No
         if name not in groups
     ]
     options = [*own, *(option for group in groups.values() for option in _options(group))]
+    if any(group.plugins for group in groups.values()):
+        options.append(inspect.Parameter("plugin", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Plugins))
 
     @functools.wraps(command)
     def wrapped(**kwargs: Any) -> None:
         for option in options:
             _check(_written(option), kwargs[option.name], free=option.name in (*_FREE, *_INFINITE))
+        for file in kwargs.pop("plugin", None) or ():  # before options are looked at that may name what is in it
+            load_plugin(file)
         made = {name: group(**{f.name: kwargs.pop(f.name) for f in fields(group)}) for name, group in groups.items()}
         command(**made, **kwargs)
 

@@ -111,6 +111,8 @@ def masked_line(removed: Mapping[str, float | None]) -> str:
 class OneMasking(MaskingOptions):
     """A single intervention, or none."""
 
+    plugins: ClassVar[bool] = True
+
     mask: Annotated[
         str | None,
         typer.Option(
@@ -152,6 +154,7 @@ class VariedMasking(OptionGroup):
     """The conditions of an ablation."""
 
     panel: ClassVar[str] = "What is masked"
+    plugins: ClassVar[bool] = True
 
     strongest: Annotated[
         list[str] | None,
@@ -227,6 +230,8 @@ class WhenOptions(OptionGroup):
 class VariedDropping(WhenOptions):
     """The conditions of a comparison of caches."""
 
+    plugins: ClassVar[bool] = True
+
     scorer: Annotated[
         list[str] | None,
         typer.Option(metavar="SCORER,...", help=f"{', '.join(SCORERS)}; {_SPECS}. {_SCORERS} if left out."),
@@ -281,6 +286,8 @@ class VariedDropping(WhenOptions):
 @dataclass(frozen=True, kw_only=True)
 class OneDropping(WhenOptions):
     """One way to drop keys, or none."""
+
+    plugins: ClassVar[bool] = True
 
     drop: Annotated[
         str | None, typer.Option(metavar="SCORER", help=f"Drop keys meanwhile: {', '.join(SCORERS)}; {_SPECS}.")

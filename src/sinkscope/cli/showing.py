@@ -64,7 +64,7 @@ def _figures(
     from sinkscope.report import figures
 
     drawn = figures.check_figures(out, ending=ending, only=asked, overwrite=overwrite)
-    made = rules.made(scale if rules.rule == "excess" else None)  # of scores, and the rule's own where it has one
+    made = rules.made(scale)
     subjects, notes = figures.open_subjects(traces or [], made, group, names("--sample", sample))
     inputs = figures.Inputs(
         subjects=subjects,

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from sinkscope.cli import console
-from sinkscope.cli.choices import AMONG, GROUPS, NORM_TABLES, RULES, SCALES, SINK_TABLES, check_names
+from sinkscope.cli.choices import AMONG, GROUPS, NORM_TABLES, RULES, SINK_TABLES, check_names, check_specs
 from sinkscope.cli.groups import OptionGroup, add_command
 from sinkscope.cli.options import Json, Names, many, names, positive
+from sinkscope.discovery import parted_spec
 from sinkscope.errors import UserError
 
 if TYPE_CHECKING:
@@ -36,26 +37,25 @@ Rows = Annotated[int, positive("Most rows printed of a table.")]
 
 @dataclass(frozen=True, kw_only=True)
 class RuleOptions(OptionGroup):
-    """Which keys are sinks, as options. None leaves the rule's own setting."""
+    """Which keys are sinks, as options."""
 
     panel: ClassVar[str] = "Which keys are sinks"
 
-    rule: Annotated[str, typer.Option(help=f"{', '.join(RULES)}.")] = "excess"
-    epsilon: Annotated[float | None, typer.Option(help="Of excess: over the mean of the others; 3.")] = None
-    k: Annotated[
-        float | None, typer.Option(help="Of zscore: standard deviations, 3; of top-k, first: how many, 1.")
-    ] = None
-    value: Annotated[float | None, typer.Option(help="Of threshold: share of attention; 0.3.")] = None
+    plugins: ClassVar[bool] = True
+
+    rule: Annotated[
+        str, typer.Option(metavar="RULE", help=f"excess:epsilon=3,scale=sum or top-k:5, say; {', '.join(RULES)}.")
+    ] = "excess"
 
     def __post_init__(self) -> None:
-        check_names("sink rule", [self.rule], RULES)
+        check_specs("sink rule", [self.rule], RULES)
 
-    def made(self, scale: str | None) -> SinkRule:
-        """The rule; scale: of its scores, None for its own. Raises `UserError` for what it does not take."""
-        from sinkscope.sinks import make_rule
+    def made(self, scale: str | None = None) -> SinkRule:
+        """The rule. scale: of excess, where the rule does not say. Raises `UserError` for what it does not take."""
+        from sinkscope.sinks import read_rule
 
-        given = {"scale": scale, "epsilon": self.epsilon, "k": self.k, "value": self.value}
-        return make_rule(self.rule, **{name: one for name, one in given.items() if one is not None})
+        told = scale is None or parted_spec(self.rule)[0] != "excess" or "scale=" in self.rule
+        return read_rule(self.rule if told else f"{self.rule}{',' if ':' in self.rule else ':'}scale={scale}")
 
 
 def chosen_tables(given: Sequence[str] | None, known: tuple[str, ...], shown: tuple[str, ...]) -> tuple[str, ...]:
@@ -111,7 +111,6 @@ def add_to(app: typer.Typer) -> None:
 def _sinks(
     traces: Traces,
     rules: RuleOptions,
-    scale: Annotated[str | None, typer.Option(help=f"Scale of excess: {', '.join(SCALES)}.")] = None,
     group: Group = "all",
     table: Annotated[Names, many("NAME,...", f"{', '.join(SINK_TABLES)}, or all.")] = None,
     sample: Samples = None,
@@ -125,7 +124,7 @@ def _sinks(
     from sinkscope.trace import open_trace
     from sinkscope.trace.reading import reading_values
 
-    made, documents = rules.made(scale), []
+    made, documents = rules.made(), []
     for trace in [open_trace(path) for path in traces]:
         with reading_values(trace.path):
             report = summarise(chosen_samples(trace, sample), made, group, tables=names)
@@ -170,7 +169,6 @@ def _norms(
     ratio: Annotated[float, typer.Option(help="Share of the keys kept, of overlap and stability.")] = 0.5,
     among: Annotated[str, typer.Option(help=f"Keys that are looked at: {', '.join(AMONG)}.")] = "all",
     group: Group = "all",
-    scale: Annotated[str | None, typer.Option(help=f"Scale of excess: {', '.join(SCALES)}.")] = None,
     table: Annotated[Names, many("NAME,...", f"{', '.join(NORM_TABLES)}, or all.")] = None,
     sample: Samples = None,
     rows: Rows = MOST_ROWS,
@@ -184,7 +182,7 @@ def _norms(
     from sinkscope.trace import open_trace
     from sinkscope.trace.reading import reading_values
 
-    made, trace = rules.made(scale), open_trace(trace_path)
+    made, trace = rules.made(), open_trace(trace_path)
     which = Which(group=group, among=among)
     with reading_values(trace.path):
         report = summarise_norms(chosen_samples(trace, sample), made, ratio=ratio, which=which)

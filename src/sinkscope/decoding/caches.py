@@ -55,7 +55,6 @@ class HeldLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         """Bytes of memory that the layer keeps alive."""
 
     def get_max_length(self) -> int:
-        """No limit."""
         return -1
 
 

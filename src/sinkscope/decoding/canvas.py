@@ -38,7 +38,6 @@ class Canvas:
 
     @property
     def padded(self) -> bool:
-        """Whether any row has padding."""
         return not bool(self.real.all())
 
     def positions(self) -> torch.Tensor:
@@ -64,7 +63,7 @@ def after_prefix(canvas: Canvas, prefix: Sequence[int]) -> Canvas:
 
 
 def encode_prompts(model: Model, prompts: Prompts, *, continuing: bool = False) -> list[list[int]]:
-    """Token ids of each prompt. continuing: it goes on after other tokens, so no special ones are put before it.
+    """Token ids of each prompt. continuing: it follows other tokens, so no special ones are put before it.
 
     Raises `UserError` for empty prompts, ids outside the vocabulary, words that a closed vocabulary lacks, and text
     without a tokenizer.

@@ -63,7 +63,7 @@ class NegativeEntropy(Confidence):
         return -entropy
 
 
-class Random(Confidence):
+class RandomOrder(Confidence):
     """A random order (LLaDA `random`; Dream `origin` in its mean)."""
 
     def score(self, candidates: Candidates) -> torch.Tensor:
@@ -74,7 +74,7 @@ CONFIDENCE: dict[str, Confidence] = {
     "max-prob": MaxProb(),
     "margin": Margin(),
     "entropy": NegativeEntropy(),
-    "random": Random(),
+    "random": RandomOrder(),
 }
 
 

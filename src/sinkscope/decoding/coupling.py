@@ -37,7 +37,7 @@ def takes_padding(model: Model) -> bool:
 
 
 def padding_fault(model: Model) -> str | None:
-    """Why padding would change what stands beside it, said of the network; None where it would not."""
+    """The words that say why padding would change the tokens beside it; None where it would not."""
     network: Any = model.network
     if model.family.position_offset is None:
         return "takes no position ids"

@@ -211,7 +211,7 @@ class _Denoising:
         return (self._tokens == self._mask_id) & self._generated & (self._block_of <= block)
 
     def _groups(self, block: int) -> torch.Tensor:
-        """Who is who, (batch, position): an index into `GROUPS`, or `NOT_COUNTED`."""
+        """Labels of all columns, (batch, position): an index into `GROUPS`, or `NOT_COUNTED`."""
         masked = self._tokens == self._mask_id
         inside = torch.where(masked, GROUPS.index("block-masked"), GROUPS.index("block-committed"))
         label = torch.where(self._block_of < block, GROUPS.index("committed"), inside)

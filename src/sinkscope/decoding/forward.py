@@ -78,7 +78,7 @@ class Forward:
         return torch.where(own, logits[:, 1:], logits[:, :-1])
 
     def _told(self, start: int, stop: int, cache: Cache | None) -> dict[str, Any]:
-        """What the network is told of the columns fed besides their tokens."""
+        """Arguments of the network besides the tokens of the columns fed."""
         told: dict[str, Any] = {}
         if self._mask is not None:
             told["attention_mask"] = self._mask if cache is not None else self._mask[:, :stop]

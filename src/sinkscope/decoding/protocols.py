@@ -60,11 +60,9 @@ class MaskingStats:
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
-        """Names of the sums."""
         return tuple(one.name for one in fields(cls))
 
     def plus(self, other: MaskingStats) -> MaskingStats:
-        """Sums of both."""
         return MaskingStats(**{name: value + vars(other)[name] for name, value in vars(self).items()})
 
     def first(self, rows: int) -> MaskingStats:
@@ -72,7 +70,6 @@ class MaskingStats:
         return self._each(lambda value: value[:rows])
 
     def row(self, number: int) -> MaskingStats:
-        """One row alone."""
         return self._each(lambda value: value[number : number + 1])
 
     def of(self, rows: torch.Tensor) -> MaskingStats:
@@ -231,7 +228,7 @@ class Compression(Protocol):
         """Token ids that the cache holds before any prompt is read; prompts go on after them."""
 
     def check(self, model: Model, lengths: Sequence[int]) -> None:
-        """Raise `UserError` for what can't be done to this model, with prompts of so many tokens."""
+        """Raise `UserError` for what can't be done to this model, with prompts of these lengths in tokens."""
 
     def ready(self, model: Model) -> None:
         """Raise `UserError` for what is not there when the first pass is about to be made: a watcher, say."""
@@ -240,7 +237,7 @@ class Compression(Protocol):
         """A cache for these rows of a batch, with the prefix in it. seeds: one a row, for random choices."""
 
     def fewest_keys(self, model: Model, length: int) -> int:
-        """The fewest keys that a layer may hold of a row whose prompt has so many tokens, or more."""
+        """The fewest keys that a layer may hold of a row whose prompt has `length` tokens, or more."""
 
     def for_blocks(self, model: Model) -> BlockCompression:
         """The same in the block caches of a diffusion model. Raises `UserError` for what can't be done there."""

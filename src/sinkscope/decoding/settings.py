@@ -82,7 +82,6 @@ class Denoising:
 
     @property
     def blocks(self) -> int:
-        """Number of blocks."""
         if self.gen_length == 0 or self.block_length is None:
             return 1
         return self.gen_length // self.block_length
@@ -93,7 +92,7 @@ class Denoising:
         return self.gen_length
 
     def max_steps(self, masks: int = 0) -> int:
-        """The most forward passes that a generation can take, with at most so many masks in a prompt.
+        """The most forward passes that a generation can take, with at most `masks` masks in a prompt.
 
         A pass follows the schedule's steps or commits something in each row that has masks left; a cached block makes
         at least two passes.

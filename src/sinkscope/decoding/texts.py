@@ -46,7 +46,7 @@ _SECONDS = 5
 _MEMORY = 1 << 30
 """Bytes that a template may take beyond what the process has."""
 _ADDED, _TIMES = 1 << 18, 16
-"""Characters of a chat written out, beyond so many times those of its messages."""
+"""A chat written out may have `_TIMES` the characters of its messages, and `_ADDED` more."""
 
 _ADVICE = "change the messages, or give the prompt as text"
 _PARTS_AS_THEY_ARE = ("'type': 'text'", '"type": "text"')

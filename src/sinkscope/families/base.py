@@ -34,23 +34,17 @@ class Family:
 
     name: str
     bidirectional: bool
-    logit_shift: bool
-    """Row i-1 of the logits predicts position i (Dream); row 0 then predicts itself."""
+    logit_shift: bool  # row i-1 of the logits predicts position i (Dream); row 0 then predicts itself
     mask_token_id: int | None
-    special_ids: tuple[int, ...]
-    """All special tokens known (bos, eos, pad, mask, cls, sep, end of turn ...), sorted."""
+    special_ids: tuple[int, ...]  # all special tokens known (bos, eos, pad, mask, cls, sep, end of turn ...), sorted
     eos_token_ids: tuple[int, ...]
     pad_token_id: int
     position_offset: int | None
     """Added to explicit position ids: 0, or pad + 1 for RoBERTa-like networks; None where the network takes none."""
-    max_length: int
-    """Context in tokens."""
-    default_decoding: Mapping[str, object]
-    """Keyword arguments of `Denoising` (mask-filling families) or `Decoding` (autoregressive ones)."""
-    trained_length: int | None = None
-    """The longest texts of its training in tokens, where that is known and shorter than the context can be."""
-    has_cache: bool = True
-    """Whether keys and values can be kept from pass to pass; masked language models have no cache."""
+    max_length: int  # context in tokens
+    default_decoding: Mapping[str, object]  # keyword arguments of `Denoising`, or of `Decoding`
+    trained_length: int | None = None  # the longest texts of its training in tokens, where known
+    has_cache: bool = True  # whether keys and values can be kept from pass to pass; not in masked language models
     closed_vocabulary: bool = False
     """A word that the tokenizer lacks was never seen in training: prompts with one are refused, not fed as unknown."""
     question_end: str | None = None
@@ -77,10 +71,8 @@ class Body:
     """Regular expression of a stored weight's name -> name in `network_class`; `\\1` is the layer."""
     native_names: bool = True
     """False where transformers renames old weights on loading, so that stored names cannot be compared beforehand."""
-    surplus: tuple[str, ...] = ()
-    """Regular expressions of stored weights that may be left out, each with its reason beside it."""
-    float32_rotation: bool = False
-    """Queries and keys are rotated in float32 whatever the dtype of the weights."""
+    surplus: tuple[str, ...] = ()  # regular expressions of stored weights that may be left out
+    float32_rotation: bool = False  # queries and keys are rotated in float32 whatever the dtype of the weights
 
 
 @dataclass(frozen=True)
@@ -189,8 +181,7 @@ def adapters() -> tuple[Adapter, ...]:
 
 
 def find_adapter(checkpoint: Checkpoint) -> Adapter:
-    """The family that claims the checkpoint's configuration. Raises `UserError` naming the `model_type` where none
-    does."""
+    """The first family that claims the checkpoint's configuration. Raises `UserError` where none does."""
     for adapter in adapters():
         if adapter.claims(checkpoint):
             return adapter

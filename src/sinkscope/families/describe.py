@@ -31,6 +31,10 @@ from sinkscope.families.checkpoint import resolve
 from sinkscope.families.model import Model
 from sinkscope.families.stored import common_dtype
 
+_OF_FAMILY = (
+    *("max_length", "trained_length", "mask_token_id", "logit_shift", "bidirectional", "special_ids"),
+    *("eos_token_ids", "pad_token_id", "default_decoding"),
+)
 _SAMPLED = 64
 _NAMES = frozenset({"_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version"})
 """Of a configuration, what changes no number, or is compared by itself."""
@@ -44,45 +48,36 @@ class ModelDescription:
     revision: str | None
     folder: Path
     family: str
-    model_type: str
-    """As the checkpoint says it."""
-    architecture: str
-    """The stock transformers class that it is loaded into."""
+    model_type: str  # as the checkpoint says it
+    architecture: str  # the stock transformers class that it is loaded into
     parameters: int
-    stored_dtype: str
-    """Of most weights: F32, BF16, Q4_1 ..."""
+    stored_dtype: str  # of most weights: F32, BF16, Q4_1 ...
     layers: int
     heads: int
     kv_heads: int
     head_dim: int
     max_length: int
-    trained_length: int | None
-    """The longest texts of its training in tokens, where known."""
+    trained_length: int | None  # the longest texts of its training in tokens, where known
     vocabulary: int
     mask_token_id: int | None
     mask_token: str | None
     logit_shift: bool
     bidirectional: bool
     special_ids: tuple[int, ...]
-    special_tokens: Mapping[int, str]
-    """Empty without a tokenizer."""
+    special_tokens: Mapping[int, str]  # empty without a tokenizer
     eos_token_ids: tuple[int, ...]
     pad_token_id: int
     default_decoding: Mapping[str, object]
-    tokenizer: str | None
-    """The tokenizer's class."""
-    files: Mapping[str, int]
-    """Weight files and their sizes in bytes."""
+    tokenizer: str | None  # the tokenizer's class
+    files: Mapping[str, int]  # weight files and their sizes in bytes
 
 
 def describe_model(name_or_folder: str | Path, *, revision: str | None = None) -> ModelDescription:
-    """Describe a checkpoint.
-
-    Raises `UserError` for one that `load_model` would refuse before reading weights.
-    """
+    """Describe a checkpoint. Raises `UserError` for one that `load_model` would refuse before reading weights."""
     prepared = prepare(resolve(name_or_folder, revision=revision, weights=False), weights=False)
     checkpoint, body, stored, skeleton = prepared.checkpoint, prepared.body, prepared.stored, prepared.skeleton
-    tokenizer, family, shape = prepared.tokenizer, prepared.family, prepared.shape
+    tokenizer, family = prepared.tokenizer, prepared.family
+    told: dict[str, Any] = {name: getattr(family, name) for name in _OF_FAMILY}
     return ModelDescription(
         name=checkpoint.name,
         revision=checkpoint.revision,
@@ -92,24 +87,13 @@ def describe_model(name_or_folder: str | Path, *, revision: str | None = None) -
         architecture=body.network_class.__name__,
         parameters=sum(weight.numel() for weight in skeleton.parameters()),
         stored_dtype=common_dtype(stored) if stored else _named_dtype(body),
-        layers=shape.layers,
-        heads=shape.heads,
-        kv_heads=shape.kv_heads,
-        head_dim=shape.head_dim,
-        max_length=family.max_length,
-        trained_length=family.trained_length,
+        **vars(prepared.shape),
+        **told,
         vocabulary=skeleton.config.get_text_config().vocab_size,
-        mask_token_id=family.mask_token_id,
         mask_token=_token(tokenizer, family.mask_token_id),
-        logit_shift=family.logit_shift,
-        bidirectional=family.bidirectional,
-        special_ids=family.special_ids,
         special_tokens={}
         if tokenizer is None
         else {index: str(_token(tokenizer, index)) for index in family.special_ids},
-        eos_token_ids=family.eos_token_ids,
-        pad_token_id=family.pad_token_id,
-        default_decoding=family.default_decoding,
         tokenizer=None if tokenizer is None else type(tokenizer).__name__,
         files={path.name: path.stat().st_size for path in checkpoint.weight_files()} if stored else {},
     )
@@ -138,7 +122,6 @@ class Identity:
     """Digest of a sample of the weights, and of the configuration."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
         return asdict(self)
 
 

@@ -72,7 +72,6 @@ class Model:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the weights."""
         return DTYPES[str(self.network.dtype).removeprefix("torch.")]
 
 

@@ -45,7 +45,6 @@ class StoredTensor:
 
     @property
     def size(self) -> int:
-        """Number of values."""
         return math.prod(self.shape)
 
 
@@ -180,7 +179,6 @@ class _Cursor:
         return count
 
     def text(self) -> bytes:
-        """Take one string."""
         start = self.pass_over(self.number("Q"))
         return self.content[start : self.place]
 

@@ -93,7 +93,7 @@ def lowest_ranked(order: torch.Tensor, candidates: torch.Tensor, count: torch.Te
 
 
 @control("random")
-class Random(Control):
+class RandomKeys(Control):
     """Random keys, never the sinks, of the same count in every layer and head."""
 
     noisy = True

@@ -121,7 +121,6 @@ class MaskSinks:
 
     @property
     def clean_copy(self) -> bool:
-        """Whether a run that is never masked goes beside."""
         return self.detect_from == "clean"
 
     @property
@@ -141,7 +140,7 @@ class MaskSinks:
 
     def check(self, model: Model, *, fewest: int, most: int, passes: int) -> None:
         """Raise `UserError` for what can't be done to this model, with at least `fewest` and at most `most` keys, or
-        would change nothing in so many passes."""
+        would change nothing in `passes` passes."""
         if self.first_step >= passes:
             raise UserError(
                 f"a text is passed at most {passes} time{'s' * (passes > 1)}, and masking begins at step "
@@ -183,7 +182,6 @@ class MaskSinks:
             )
 
     def start(self, model: Model, canvas: Canvas, seeds: Sequence[int], copies: int) -> Intervening:
-        """Begin on a canvas."""
         return Masking(self, model, canvas, seeds, copies)
 
     def to_dict(self) -> dict[str, Any]:
@@ -227,7 +225,6 @@ class Masking:
         self._passes = torch.zeros(len(canvas.real), dtype=torch.long, device=canvas.real.device)
 
     def begin(self, context: PassContext) -> None:
-        """The next pass is about to be made."""
         self._context = context
         self._layer = 0
         self._end = context.tokens.shape[1] if self._bidirectional else context.fed[1]
@@ -269,7 +266,6 @@ class Masking:
         return self._plan.detect == "previous" and self._takes_layer
 
     def cut(self, attention: Attention, received: Callable[[], torch.Tensor]) -> Cut | None:
-        """What this layer loses."""
         due = self._takes_layer and self._any_due
         self._present = attention.present
         self._selection = self._select(attention.width, attention.present, received) if due else None

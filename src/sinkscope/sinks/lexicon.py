@@ -21,7 +21,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from sinkscope.errors import refusing
+from sinkscope.errors import UserError, refusing
 
 CLASSES = ("mask", "special", "newline", "punctuation", "prompt", "other")
 
@@ -78,6 +78,19 @@ def model_attributes(sample: xr.Dataset) -> Mapping[str, Any]:
     record: Mapping[str, Any] = sample.attrs.get("sinkscope") or {}
     model: Mapping[str, Any] = record.get("model") or {}
     return model
+
+
+def require_same_model(sample: xr.Dataset, first: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Name, revision, layers and heads of a sample's model. Raises `UserError` where the first sample's were others."""
+    model = model_attributes(sample)
+    sizes = {dim: sample.sizes.get(dim, 0) for dim in ("layer", "head")}
+    here = {"name": model.get("name"), "revision": model.get("revision"), **sizes}
+    if first is not None and here != first:
+        raise UserError(
+            f"sample {sample.attrs.get('id')!r} is of another model than the first, {here} against {first}: summarise "
+            "the traces one by one"
+        )
+    return here
 
 
 def plain_text(spelling: str) -> str:

@@ -122,10 +122,7 @@ def sink_variance(received: xr.DataArray, sinks: xr.DataArray) -> xr.Dataset:
     weight = held.sum("position")
     centre = (held * held["position"]).sum("position") / weight.where(weight > 0)
     return xr.Dataset(
-        {
-            "spatial_variance": held.mean("step").var("position", ddof=0),
-            "temporal_variance": centre.var("step", ddof=0),
-        }
+        {"spatial_variance": held.mean("step").var("position", ddof=0), "temporal_variance": centre.var("step", ddof=0)}
     )
 
 

@@ -32,7 +32,8 @@ many sinks weigh more; with one sink a row it compares one key with the average 
 shrink as text fills up, so each mean stands beside the same mean over all existing positions (`..._base`).
 """
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
@@ -50,11 +51,7 @@ Norm = Literal["key", "value"]
 
 
 def sink_tokens(
-    sample: xr.Dataset,
-    sinks: xr.DataArray | None = None,
-    *,
-    received: xr.DataArray | None = None,
-    per: str = "step",
+    sample: xr.Dataset, sinks: xr.DataArray | None = None, *, received: xr.DataArray | None = None, per: str = "step"
 ) -> xr.Dataset:
     """Frequency, base rate and lift of every token, `(token,)`, most frequent first; `token` is the id, `text` its
     text.
@@ -66,22 +63,14 @@ def sink_tokens(
 
 
 def sink_classes(
-    sample: xr.Dataset,
-    sinks: xr.DataArray | None = None,
-    *,
-    received: xr.DataArray | None = None,
-    per: str = "step",
+    sample: xr.Dataset, sinks: xr.DataArray | None = None, *, received: xr.DataArray | None = None, per: str = "step"
 ) -> xr.Dataset:
     """Frequency, base rate and lift of every token class, `(token_class,)`; classes part the cells (`lexicon.py`)."""
     return with_rates(class_counts(sample, sink_cells(sample, sinks, received=received, per=per)))
 
 
 def sink_cells(
-    sample: xr.Dataset,
-    sinks: xr.DataArray | None = None,
-    *,
-    received: xr.DataArray | None = None,
-    per: str = "step",
+    sample: xr.Dataset, sinks: xr.DataArray | None = None, *, received: xr.DataArray | None = None, per: str = "step"
 ) -> xr.Dataset:
     """How many sinks every cell holds and which cells exist: `sinks` and `exists`, both `(step, position)`."""
     if sinks is not None:
@@ -177,7 +166,7 @@ def norm_sums(sample: xr.Dataset, sinks: xr.DataArray, of: Norm) -> xr.Dataset:
     if name not in sample:
         raise UserError(f"this trace has no {of} norms: record it again with Recording(norms=True)")
     norms = sample[name].sel(step=sinks["step"].values, position=sinks["position"].values)
-    shared = _queries_per_key(sinks.sizes.get("head", norms.sizes["kv_head"]), norms.sizes["kv_head"])
+    shared = sinks.sizes.get("head", norms.sizes["kv_head"]) // norms.sizes["kv_head"]
     both = xr.Dataset(
         {"sinks": sinks.drop_vars("exists"), "exists": anywhere(sinks["exists"].drop_vars("exists")), "norm": norms}
     )
@@ -196,8 +185,7 @@ def _norm_sums(part: xr.Dataset, shared: int) -> xr.Dataset:
     norm = part["norm"]
     held = part["sinks"].astype(np.int64)
     if "head" in held.dims:
-        held = held.drop_vars("head", errors="ignore").coarsen(head=shared).sum().rename(head="kv_head")
-        held = held.assign_coords(kv_head=norm["kv_head"])
+        held = over_kv_heads(held, norm, np.sum)
     known = norm.notnull() & part["exists"]
     held = held.where(known, 0)
     rest = (shared - held).where(known, 0)
@@ -207,12 +195,17 @@ def _norm_sums(part: xr.Dataset, shared: int) -> xr.Dataset:
     return xr.Dataset({name: values.sum(cells) for name, values in sums.items()})
 
 
-def _queries_per_key(heads: int, kv_heads: int) -> int:
+def over_kv_heads(values: xr.DataArray, norm: xr.DataArray, how: Callable[..., Any]) -> xr.DataArray:
+    """Values of query heads `(..., head, ...)` gathered by the key head that serves them, with the labels of `norm`.
+
+    how: `np.mean` or `np.sum`. Raises `UserError` where heads do not divide over key heads.
+    """
+    heads, kv_heads = values.sizes["head"], norm.sizes["kv_head"]
     if heads % kv_heads:
-        raise UserError(
-            f"{heads} query heads do not divide over {kv_heads} key heads: are sinks and norms of one sample?"
-        )
-    return heads // kv_heads
+        raise UserError(f"{heads} query heads do not divide over {kv_heads} key heads: are they of one sample?")
+    bare = values.drop_vars("head", errors="ignore")
+    gathered: xr.DataArray = bare.coarsen(head=heads // kv_heads).reduce(how).rename(head="kv_head")
+    return gathered.assign_coords(kv_head=norm["kv_head"].values)
 
 
 def distance_maps(sample: xr.Dataset) -> xr.Dataset:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -107,13 +107,14 @@ def _tell(
     out: Path | None, measure: PictureAccuracy, alpha: float, found: Sequence[Agreement], title: str, as_json: bool
 ) -> None:
     if as_json:
-        told: dict[str, Any] = {
-            "file": None if out is None else str(out),
+        file, agreements = None if out is None else str(out), [vars(one) for one in found]
+        told: dict[str, object] = {
+            "file": file,
             "model": measure.trained.name,
             "data": measure.data.name,
+            "split": measure.split,
         }
-        agreements = [vars(one) for one in found]
-        told |= {"split": measure.split, "n": measure.n, "alpha": alpha, "agreements": agreements}
+        told |= {"n": measure.n, "alpha": alpha, "agreements": agreements}
         console.print_json({**told, "notes": list(measure.notes)})
         return
     signed = ["" if one.correlation is None else f"{one.correlation:+.3f}" for one in found]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from inspect import signature
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import typer
 
-from sinkscope.cli.choices import CHANNELS, FORMATS, PICTURES, PICTURES_TOGETHER, SHIPPED, check_names
+from sinkscope.cli.choices import CHANNELS, FORMATS, PICTURES, PICTURES_TOGETHER, SHIPPED, check_specs
 from sinkscope.cli.grids import grid_progress
 from sinkscope.cli.groups import OptionGroup, option_name
 from sinkscope.cli.options import MOST, Names, finite, limit_option, many, numbers, positive, seed_of, several
+from sinkscope.discovery import parted_spec, read_settings
 from sinkscope.errors import UserError, refusing
 from sinkscope.files import make_folder, read_json, require_place, write_whole
 
@@ -85,23 +85,11 @@ def open_selective(name: str | None, device: str | None) -> Trained:
 
 def read_channel(text: str) -> Channel:
     """A channel with its parameters: "erasure:loss=0.2". Raises `UserError` for what is none."""
-    name, *parts = text.split(":")
-    check_names("channel", [name], CHANNELS)
+    check_specs("channel", [text], CHANNELS)
     from sinkscope.selection.channels import find_channel
 
-    takes = signature(type(find_channel(name))).parameters
-    given: dict[str, float] = {}
-    for part in parts:
-        key, _, value = part.partition("=")
-        if key not in takes:
-            raise UserError(f"the channel {name} has no parameter {key!r}")
-        try:
-            given[key] = finite(value)
-        except ValueError:
-            raise UserError(
-                f"--channel takes parameters as name:parameter=number, erasure:loss=0.2 for example; got {text!r}"
-            ) from None
-    return find_channel(name, **given)
+    name, given = parted_spec(text)
+    return find_channel(name, **read_settings(type(find_channel(name)), given, f"the channel {text!r}"))
 
 
 def check_figure(out: Path | None, *, overwrite: bool) -> None:

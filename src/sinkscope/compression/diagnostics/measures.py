@@ -47,6 +47,7 @@ from sinkscope.sinks.blocks import by_step_blocks
 from sinkscope.sinks.lexicon import model_attributes
 from sinkscope.sinks.motion import jaccard
 from sinkscope.sinks.scales import key_exists
+from sinkscope.sinks.surroundings import over_kv_heads
 
 AMONG = ("all", "outside-block", "tokens")
 """Which keys are looked at: all that there are, those outside the current block (what a block cache may drop), or those
@@ -78,7 +79,9 @@ def pair_norms(sample: xr.Dataset, which: Which = WHOLE) -> xr.Dataset:
     `UserError` where norms, or the group of queries by head, were not recorded, where the sample has no step to look
     at, where keys were dropped meanwhile, and where none is left.
     """
-    norm = _norms(sample)
+    if "key_norm" not in sample:
+        raise UserError("this trace has no key norms: record it again with --norms (Recording(norms=True))")
+    norm = sample["key_norm"]
     received = received_from(sample, which.group)
     if "head" not in received.dims:
         raise UserError(
@@ -128,25 +131,6 @@ def _looked_at(sample: xr.Dataset, which: Which) -> xr.DataArray:
         mask = model_attributes(sample).get("mask_token_id")
         looked_at = looked_at & (chosen["canvas"] != (-1 if mask is None else mask))
     return looked_at.transpose("step", "position")
-
-
-def over_kv_heads(values: xr.DataArray, norm: xr.DataArray, how: Callable[..., Any]) -> xr.DataArray:
-    """Values of query heads `(..., head, ...)` gathered by the key head that serves them, with the labels of `norm`.
-
-    how: `np.mean` or `np.sum`. Raises `UserError` where heads do not divide over key heads.
-    """
-    heads, kv_heads = values.sizes["head"], norm.sizes["kv_head"]
-    if heads % kv_heads:
-        raise UserError(f"{heads} query heads do not divide over {kv_heads} key heads: are they of one sample?")
-    bare = values.drop_vars("head", errors="ignore")
-    gathered: xr.DataArray = bare.coarsen(head=heads // kv_heads).reduce(how).rename(head="kv_head")
-    return gathered.assign_coords(kv_head=norm["kv_head"].values)
-
-
-def _norms(sample: xr.Dataset) -> xr.DataArray:
-    if "key_norm" not in sample:
-        raise UserError("this trace has no key norms: record it again with --norms (Recording(norms=True))")
-    return sample["key_norm"]
 
 
 def norm_correlation(sample: xr.Dataset, which: Which = WHOLE) -> xr.DataArray:

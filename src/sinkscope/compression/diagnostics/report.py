@@ -34,7 +34,7 @@ from sinkscope.compression.diagnostics.orders import random_correlations
 from sinkscope.errors import UserError
 from sinkscope.intervals import FEW, Floats, score_interval
 from sinkscope.sinks import SinkRule
-from sinkscope.sinks.lexicon import model_attributes
+from sinkscope.sinks.lexicon import model_attributes, require_same_model
 from sinkscope.sinks.tables import plain, table_to_dict
 from sinkscope.sinks.tables.base import by_layer
 
@@ -84,12 +84,7 @@ class NormReport:
 
 
 def summarise_norms(
-    samples: Iterable[xr.Dataset],
-    rule: SinkRule,
-    *,
-    ratio: float = 0.5,
-    which: Which = WHOLE,
-    draws: int = DRAWS,
+    samples: Iterable[xr.Dataset], rule: SinkRule, *, ratio: float = 0.5, which: Which = WHOLE, draws: int = DRAWS
 ) -> NormReport:
     """All tables over the samples of one model; `rule` finds the sinks of `overlap`, `ratio` is the share of keys kept.
 
@@ -114,20 +109,16 @@ class _Running:
     draws: int
     sums: list[xr.Dataset] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
-    model: Mapping[str, Any] = field(default_factory=dict)
+    identity: Mapping[str, Any] | None = None
+    model: dict[str, Any] = field(default_factory=dict)
 
     def take(self, sample: xr.Dataset) -> None:
         name = str(sample.attrs.get("id"))
         if not steps_that_count(sample).size:
             self.left_out[name] = NO_STEP
             return
-        model = model_attributes(sample)
-        if self.sums and _identity(model) != _identity(self.model):
-            raise UserError(
-                f"sample {name!r} is of another model than the first, {_identity(model)} against "
-                f"{_identity(self.model)}: summarise the traces one by one"
-            )
-        self.model = model
+        self.identity = require_same_model(sample, self.identity)
+        self.model = self.model or dict(model_attributes(sample))
         try:
             sums = sample_sums(sample, self.rule, self.ratio, self.which, self.draws, seed=len(self.sums))
         except UserError as error:
@@ -140,16 +131,12 @@ class _Running:
             raise UserError(f"there is no sample to look at ({why}): wait for the recording, or name another trace")
         queries = {"group": self.which.group, "among": self.which.among}
         return NormReport(
-            model=dict(self.model),
+            model=self.model,
             samples=len(self.sums),
             left_out=self.left_out,
             settings={**queries, "ratio": self.ratio, "draws": self.draws, **self.rule.settings()},
             tables=_tables(xr.concat(self.sums, "sample")),
         )
-
-
-def _identity(model: Mapping[str, Any]) -> str:
-    return f"{model.get('name')} ({model.get('revision') or 'no revision'})"
 
 
 def _tables(sums: xr.Dataset) -> dict[str, xr.Dataset]:

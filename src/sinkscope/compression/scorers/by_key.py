@@ -8,15 +8,7 @@ from typing import Any
 
 import torch
 
-from sinkscope.compression.scorers.base import (
-    CachedLayer,
-    Scorer,
-    check_whole,
-    make_scorer,
-    norms,
-    scorer,
-    told_apart,
-)
+from sinkscope.compression.scorers.base import CachedLayer, Scorer, check_whole, make_scorer, norms, scorer, told_apart
 from sinkscope.errors import UserError
 from sinkscope.seeds import seed_from
 

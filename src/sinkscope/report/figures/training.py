@@ -21,7 +21,7 @@ from sinkscope.report.figures.labels import caption, entitle, printable, shorten
 from sinkscope.report.figures.making import figure
 from sinkscope.report.figures.style import LINES, SINK, WIDE, fresh_axes, heat_colors, house_style, percent_axis
 from sinkscope.sinks.ar import GU_EPSILON
-from sinkscope.training.log import NAME, read_log
+from sinkscope.training.checkpoints import LOG, read_log
 
 Log = Sequence[dict[str, Any]]
 PASS = "finished"
@@ -36,13 +36,13 @@ def read_training(path: str | Path) -> Training:
     Raises `UserError` where there is no log, or one without points or with lines that are none.
     """
     folder = find_packaged(str(path)) if str(path) in PACKAGED else Path(path)
-    folder = folder.parent if folder.name == NAME else folder
-    if not (folder / NAME).is_file():
-        raise UserError(f"{path} is no training log: name a folder with {NAME}, that file, or a packaged twin")
+    folder = folder.parent if folder.name == LOG else folder
+    if not (folder / LOG).is_file():
+        raise UserError(f"{path} is no training log: name a folder with {LOG}, that file, or a packaged twin")
     rows = read_log(folder)
     if not rows:
-        raise UserError(f"{folder / NAME} has no point yet: wait for the training")
-    with refusing(f"{folder / NAME} has a point that can't be drawn", "measure anew with sinkscope train"):
+        raise UserError(f"{folder / LOG} has no point yet: wait for the training")
+    with refusing(f"{folder / LOG} has a point that can't be drawn", "measure anew with sinkscope train"):
         for row in rows:
             _check(row)
         np.array([[row["sinks"][PASS][name] for name in _BY_LAYER] for row in rows], dtype=np.float64)

@@ -11,7 +11,7 @@ from sinkscope.errors import refusing
 from sinkscope.files import parse_json, read_regular, write_whole
 from sinkscope.selection.channels import find_channel, seed_channels
 from sinkscope.selection.data import ImageSet
-from sinkscope.selection.learning.recipe import Recipe
+from sinkscope.selection.learning.recipe import SelectionRecipe
 from sinkscope.selection.link import Link
 from sinkscope.selection.model import SelectiveViT
 
@@ -38,7 +38,7 @@ class Measured:
     shares over the recipe's channel at rate 0.25 and 0 dB; and the shares that were really sent"""
 
 
-def measure(model: SelectiveViT, data: ImageSet, recipe: Recipe) -> dict[str, float]:
+def measure(model: SelectiveViT, data: ImageSet, recipe: SelectionRecipe) -> dict[str, float]:
     """Accuracies and shares sent."""
     model.eval()
     seed_channels(recipe.seed)

@@ -10,7 +10,7 @@ left out.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
@@ -20,7 +20,7 @@ import xarray as xr
 
 from sinkscope.discovery import Names
 from sinkscope.errors import UserError
-from sinkscope.sinks.lexicon import model_attributes
+from sinkscope.sinks.lexicon import model_attributes, require_same_model
 from sinkscope.sinks.queries import group_atoms
 from sinkscope.sinks.rules import SinkRule
 from sinkscope.sinks.tables import counts, groups, moving
@@ -88,7 +88,8 @@ class _Running:
     counted: dict[str, int] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
     vocabulary: Vocabulary = field(default_factory=Vocabulary)
-    first: dict[str, Any] | None = None
+    identity: Mapping[str, Any] | None = None
+    model: dict[str, Any] = field(default_factory=dict)
     samples: int = 0
     skipped: int = 0
 
@@ -96,7 +97,8 @@ class _Running:
         if sample.sizes.get("step", 0) == 0:
             self.skipped += 1
             return
-        self._require_same(sample)
+        self.identity = require_same_model(sample, self.identity)
+        self.model = self.model or dict(model_attributes(sample))
         view = View(sample, self.rule, self.group)
         if not self._asks(view):
             self.skipped += 1
@@ -125,20 +127,8 @@ class _Running:
         self.sums[name] = add_sums(self.sums[name], sums) if name in self.sums else sums
         self.counted[name] = self.counted.get(name, 0) + 1
 
-    def _require_same(self, sample: xr.Dataset) -> None:
-        model = dict(model_attributes(sample))
-        shape = {dim: sample.sizes.get(dim, 0) for dim in ("layer", "head")}
-        here = {"name": model.get("name"), "revision": model.get("revision"), **shape}
-        if self.first is None:
-            self.first = {"identity": here, "model": model}
-        elif here != self.first["identity"]:
-            raise UserError(
-                f"sample {sample.attrs.get('id')!r} is of another model than the first, {here} against "
-                f"{self.first['identity']}: summarise the traces one by one"
-            )
-
     def report(self) -> SinkReport:
-        if self.first is None or self.samples == 0:
+        if self.samples == 0:
             raise UserError(
                 f"no sample has a recorded step with queries {self.group!r} ({self.skipped} looked at): "
                 "wait for the recording, or choose another group"
@@ -153,7 +143,7 @@ class _Running:
         return SinkReport(
             rule=self.rule.settings(),
             group=self.group,
-            model=self.first["model"],
+            model=self.model,
             samples=self.samples,
             skipped=self.skipped,
             tables=ordered,
