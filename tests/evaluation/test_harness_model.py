@@ -78,9 +78,7 @@ def test_an_answer_ends_before_a_string_of_the_task_and_its_batch_ends_with_it(
     assert last["forward_passes"] == max(map(len, until)) + 2 < first["forward_passes"]
 
 
-def test_what_is_removed_does_not_depend_on_the_batch_where_answers_end_early(
-    made: Callable[..., SinkscopeLM],
-) -> None:
+def test_what_is_removed_does_not_depend_on_the_batch_where_answers_end_early(made: Callable[..., SinkscopeLM]) -> None:
     lm = made("causal")
     ends = {text[5:6] for text in lm.generate_until(asked(tokens=24))}
     removed = []
@@ -280,7 +278,9 @@ def test_masking_over_a_cache_that_drops_is_that_of_the_loops_and_of_passages(ma
     pairs = [("The moon pulls at the near side", " of it"), ("Bread rises because", " of yeast")]
     got = lm.loglikelihood(requests("loglikelihood", *pairs))
     assert lm.model.tokenizer is not None
-    prompts, answers = ([list(lm.model.tokenizer(text)["input_ids"]) for text in some] for some in zip(*pairs, strict=True))
+    prompts, answers = (
+        [list(lm.model.tokenizer(text)["input_ids"]) for text in some] for some in zip(*pairs, strict=True)
+    )
     direct = sequence_log_likelihood(lm.model, prompts, answers, intervention=masking, compression=dropping)
     assert [value for value, _ in got] == pytest.approx([one.value for one in direct], abs=1e-4)
     generated, scored = lm.get_model_info()["sinkscope"]["runs"]

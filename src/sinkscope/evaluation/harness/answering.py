@@ -35,13 +35,7 @@ from sinkscope.evaluation.cache_stats import Meter
 from sinkscope.evaluation.eviction_points import InLoop, Question, answering
 from sinkscope.evaluation.harness.arguments import Arguments
 from sinkscope.evaluation.harness.requests import Encoder, Pair, Stops, read_wish, settings_for
-from sinkscope.evaluation.inputs import (
-    Observer,
-    check_lengths,
-    check_single_pass,
-    padded_batches,
-    warn_beyond_training,
-)
+from sinkscope.evaluation.inputs import Observer, check_lengths, check_single_pass, padded_batches, warn_beyond_training
 from sinkscope.evaluation.likelihood import log_likelihood
 from sinkscope.evaluation.passages import Passage, Reading, check_passages, read
 from sinkscope.families import Model

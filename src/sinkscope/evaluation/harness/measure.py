@@ -207,14 +207,14 @@ def load_task(name: str) -> Any:
 
 
 def _metric(task: Any, called: str) -> str:
-    usable = [name for name, how in task.aggregation().items() if how is mean or name in _NATS]
-    for name in (*_FIRST, *usable):
-        if name in usable:
-            return name
-    there = ", ".join(task.aggregation())
-    raise UserError(
-        f"{called}: no metric is a mean over examples (it has {there}), so runs can't be paired; take another"
-    )
+    there: list[str] = list(task.aggregation())
+    usable = [name for name in there if name in _NATS or task.aggregation()[name] is mean]
+    if not usable:
+        raise UserError(
+            f"{called}: no metric is a mean over examples (it has {', '.join(there)}), so runs can't be paired; take "
+            "another task"
+        )
+    return next((name for name in _FIRST if name in usable), usable[0])
 
 
 @contextmanager

@@ -103,7 +103,7 @@ class HarnessModel(LM):  # type: ignore[misc]  # the harness is untyped
             if one.request_type == "loglikelihood_rolling":
                 found.append(encoder.windows(one.args[0], f"text {number} of {task_of(one)}"))
             else:
-                found.append([encoder.pair(*one.args, f"request {number} of {task_of(one)}")])
+                found.append([encoder.pair(one.args[0], one.args[1], f"request {number} of {task_of(one)}")])
         return found
 
 
@@ -133,7 +133,7 @@ class SinkscopeLM(HarnessModel):
         return cls(**{**options, **arg_dict})
 
     @cached_property
-    def model(self) -> Model:  # type: ignore[override]
+    def model(self) -> Model:
         """The model, loaded when it is first asked for."""
         asked = self.arguments
         return load_model(asked.pretrained, dtype=asked.dtype, device=asked.device, revision=asked.revision)
