@@ -169,7 +169,7 @@ def test_the_grids_take_a_local_task_and_resume(tmp_path: Path) -> None:
     common = ["twin-ar", "--task", task, "--limit", "6", "--device", "cpu", "--json"]
     for name, more in (
         ("ablate", ["--strongest", "2", "--detect", "same", "--first-step", "0"]),
-        ("compress", ["--scorer", "key-norm,random", "--ratio", "0.5"]),
+        ("compress", ["--scorer", "received-attention,random", "--ratio", "0.5"]),
     ):
         first = run(app, [name, *common, *more, "--out", str(tmp_path / name)])
         assert first.exit_code == 0, first.stderr

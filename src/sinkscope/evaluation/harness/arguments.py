@@ -170,22 +170,16 @@ def _compression(values: dict[str, Any], seed: int) -> Compress | None:
     return Compress(scorer, budget, **values, seed=seed)
 
 
-_WORDS: Mapping[Any, str] = MappingProxyType(
-    {
-        int: "a whole number",
-        float: "a number",
-        str: "text",
-        bool: "true or false",
-        tuple[int, ...]: "whole numbers such as [0,1]",
-        tuple[str, ...]: "words such as ['prompt','committed']",
-        NoneType: "none",
-    }
+_KINDS: Mapping[Any, tuple[str, Any]] = MappingProxyType(
+    {int: ("a whole number", int | float), float: ("a number", int | float), str: ("text", str | int)}
+    | {bool: ("true or false", bool), tuple[int, ...]: ("whole numbers such as [0,1]", ())}
+    | {tuple[str, ...]: ("words such as ['prompt','committed']", ()), NoneType: ("none", ())}
 )
-_TAKEN: Mapping[Any, Any] = MappingProxyType({int: int | float, float: int | float, str: str | int, bool: bool})
+"""How a message calls a type, and what the harness makes of its values; of lists none, whose values are looked at."""
 
 
 def read_value(name: str, value: Any, hint: Any) -> Any:
-    """`value`, as the harness made it of a piece of text, as a type of `_WORDS` or a union of such.
+    """`value`, as the harness made it of a piece of text, as a type of `_KINDS` or a union of such.
 
     Raises `UserError` that names the argument, what came and what was wanted.
     """
@@ -195,14 +189,14 @@ def read_value(name: str, value: Any, hint: Any) -> Any:
     for kind in kinds:
         with suppress(TypeError):
             return _as(kind, value)
-    raise UserError(f"model argument {name}={value!r}: wanted {' or '.join(_WORDS[kind] for kind in kinds)}")
+    raise UserError(f"model argument {name}={value!r}: wanted {' or '.join(_KINDS[kind][0] for kind in kinds)}")
 
 
 def _as(kind: Any, value: Any) -> Any:
     """Raises `TypeError` for a value of another kind."""
     if get_origin(kind) is tuple:
         return tuple(_as(get_args(kind)[0], one) for one in (value if isinstance(value, list | tuple) else [value]))
-    if kind is NoneType or isinstance(value, bool) != (kind is bool) or not isinstance(value, _TAKEN[kind]):
+    if isinstance(value, bool) != (kind is bool) or not isinstance(value, _KINDS[kind][1]):
         raise TypeError
     if kind is int and value % 1 != 0:
         raise TypeError

@@ -8,8 +8,8 @@ over examples, of the task's first filter; perplexities are told in nats. Decodi
 the task asks for, else the family's own way. The first examples are taken, in the task's order.
 
 Misleads: prompts are handed over in one piece, so no context is compressed before its question is read, and the first
-token of every answer or continuation comes from the whole cache. Likelihoods of a diffusion model take 128 draws an
-answer and have no cache.
+token of every answer or continuation comes from the whole cache. No chat template is applied. Likelihoods of a
+diffusion model take 128 draws an answer and have no cache.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import chdir, contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, reduce
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.metrics import mean
 from lm_eval.tasks import TaskManager
 
-from sinkscope.decoding.protocols import MaskingStats
+from sinkscope.decoding.protocols import MaskingStats, added
 from sinkscope.errors import UserError, refusing
 from sinkscope.evaluation.cache_stats import Meter
 from sinkscope.evaluation.conditions import KeysCondition
@@ -99,12 +99,13 @@ class HarnessTask(KeysMeasure):
         name = self.loaded.task_name
         with _without_bars():
             found = lm_eval.evaluate(model, {"tasks": {name: self.loaded}}, limit=self.n, bootstrap_iters=0)
+        removed = reduce(added, (run.removed for run in model.runs), None)
         samples = found["samples"][name]
         values = np.array([one[self.metric] for one in samples if one["filter"] == samples[0]["filter"]], np.float64)
         if self.metric in _NATS:
             sums, counts = values.T if values.ndim == 2 else (values, np.ones_like(values))
-            return Outcome(-sums, counts, exact=False), model.removed
-        return Outcome(values, np.ones_like(values), exact=bool(np.isin(values, (0, 1)).all())), model.removed
+            return Outcome(-sums, counts, exact=False), removed
+        return Outcome(values, np.ones_like(values), exact=bool(np.isin(values, (0, 1)).all())), removed
 
     def settings(self) -> dict[str, Any]:
         """Task, examples and decoding."""

@@ -22,7 +22,6 @@ from lm_eval.api.model import LM
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from sinkscope.decoding.protocols import MaskingStats, added
 from sinkscope.decoding.texts import write_chat
 from sinkscope.errors import UserError, memory_advice
 from sinkscope.evaluation.cache_stats import Meter, watched_for
@@ -52,14 +51,6 @@ class HarnessModel(LM):  # type: ignore[misc]  # the harness is untyped
     @abstractmethod
     def working(self, what: str, total: int) -> AbstractContextManager[Observer]:
         """What goes on around so many requests, or windows of their texts."""
-
-    @property
-    def removed(self) -> MaskingStats | None:
-        """What an intervention took away in all runs, (1,)."""
-        found: MaskingStats | None = None
-        for run in self.runs:
-            found = added(found, run.removed)
-        return found
 
     def check(self, requests: Sequence[Instance]) -> None:
         """Raise `UserError` for requests of one kind that can't be answered."""
