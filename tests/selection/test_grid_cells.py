@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sinkscope.selection.grid.cells import Cell, Grid, channel_label, read_cell
 
 from sinkscope.errors import UserError
 from sinkscope.selection import CHANNELS, MODES, SELECTORS, find_channel
 from sinkscope.selection.channels import Erasure
 from sinkscope.selection.digital import DIGITAL
-from sinkscope.selection.grid.cells import Cell, Grid, channel_label, read_cell
 
 alphas = st.floats(0.01, 1.0)
 snrs = st.one_of(st.none(), st.just(inf), st.floats(-40, 40))

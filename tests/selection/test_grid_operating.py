@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from grid_samples import picture_set, trained
+from sinkscope.selection.grid import Cell, measure_on, operating_table, read_rows
 
 from sinkscope.errors import UserError
 from sinkscope.selection import find_channel
 from sinkscope.selection.channels import Erasure
 from sinkscope.selection.data import ImageSet
-from sinkscope.selection.grid import Cell, measure_on, operating_table, read_rows
 
 ALPHAS, RATES, SNRS = (0.1, 0.5, 1.0), (0.1, 0.6), (-10.0, 0.0, inf)
 VALIDATION = "noise, validation (10% of train, seed 0)"

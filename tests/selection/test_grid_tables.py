@@ -9,13 +9,13 @@ from math import inf
 import pytest
 from grid_samples import made_row
 from rich.console import Console
-
-from sinkscope.cli import console
 from sinkscope.cli.grid_report import Findings, print_findings
 from sinkscope.evaluation.grids.tables import as_csv
+from sinkscope.selection.grid import COLUMNS, Cell, Row, points, records, tables_for
+
+from sinkscope.cli import console
 from sinkscope.selection import find_channel
 from sinkscope.selection.channels import Erasure
-from sinkscope.selection.grid import COLUMNS, Cell, Row, points, records, tables_for
 
 RIGHT = [1] * 12 + [0] * 20
 AWGN = find_channel("awgn")

@@ -13,12 +13,12 @@ import safetensors.torch
 import small_trainings
 import torch
 from safetensors import SafetensorError
+from sinkscope.selection.grid import Grid, measure_on
 from transformers import ViTConfig, ViTForImageClassification
 
 from sinkscope.errors import UserError
 from sinkscope.selection.control import OperatingTable
 from sinkscope.selection.data import Splits, load_images
-from sinkscope.selection.grid import Grid, measure_on
 from sinkscope.selection.learning import train_selective
 from sinkscope.selection.saved import load_backbone, load_selective
 

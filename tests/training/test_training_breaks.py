@@ -25,7 +25,7 @@ from sinkscope.training import Kind, Measuring, TrainingProgress, find_kind, rea
 from sinkscope.training.checkpoints import newest, read_log, read_progress
 
 pytestmark = pytest.mark.usefixtures("accelerate_anew")
-KILLED_IN_SAVE = "import twin_runs as t; t.kill_in_save('twin-dlm', 6)"
+KILLED_IN_SAVE = "import twin_runs as t; t.kill_in_save('twin-dlm', 12)"
 
 
 def assert_same(one: Path, other: Path, name: str) -> None:
@@ -44,14 +44,15 @@ def test_a_training_broken_off_twice_ends_like_an_unbroken_one(tmp_path: Path) -
     dead = in_another_process(KILLED_IN_SAVE, broken)
     assert dead.returncode == -signal.SIGKILL, dead.stderr
     left = {path.name for path in (broken / "twin-dlm").iterdir()}
-    assert left >= {"checkpoint-3", "checkpoint.unfinished", "points", ".lock"} and "checkpoint-6" not in left
+    assert left >= {"checkpoint-6", "checkpoint.unfinished", "points", ".lock"} and "checkpoint-12" not in left
     assert not (broken / "twin-dlm" / "checkpoint.unfinished" / "record.json").exists()
     with pytest.raises(CutError):
-        go_on(str(broken), observer=cut_at("twin-dlm", 8))
-    left = {path.name for path in (broken / "twin-dlm").iterdir()}
-    assert "checkpoint-6" in left and not left & {"checkpoint-3", "checkpoint.unfinished"}
+        go_on(str(broken), observer=cut_at("twin-dlm", 7))
+    assert (broken / "twin-dlm" / "checkpoint-6").is_dir()
 
-    go_on(str(broken))
+    steps: list[int] = []
+    go_on(str(broken), observer=lambda _, now: steps.append(now.step))
+    assert steps == [7, 8, 9, 10, 11, 12], "from the checkpoint after step 6"
     go_on(str(unbroken))
     assert_same(broken, unbroken, "twin-dlm")
     assert (broken / "recipe.json").read_bytes() == (unbroken / "recipe.json").read_bytes()

@@ -56,8 +56,9 @@ def kill_in_save(kind_name: str, step: int) -> None:
 
 
 def go_on(out: str, *, observer: Observer | None = None) -> None:
-    """Train a tiny twin, or go on with it."""
-    train_twins(Path(out), TINY, ("twin-dlm",), measuring=QUICK, observer=observer)
+    """Train a tiny twin with points after 6 and 12 steps, or go on with it."""
+    measuring = Measuring(problems_at_points=1, problems_at_end=1)
+    train_twins(Path(out), changed(TINY, points=2), ("twin-dlm",), measuring=measuring, observer=observer)
 
 
 def in_another_process(code: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -26,8 +26,6 @@ _TRIES = 4
 
 @dataclass(frozen=True)
 class Document:
-    """One row."""
-
     tokens: list[int]
     answer: list[bool]
     """True for the tokens of answers, the `<eos>` after them included."""

@@ -151,7 +151,6 @@ _KEY, _KEY_QUESTION, _PASSKEY = 8, 11, 17
 
 
 def _passkey(random: Random, room: int) -> Problem:
-    """Beside the passkey stands one plain sentence at least."""
     value = "".join(random.choices("0123456789", k=3))
     lines = filler(random, random.randint(LONGEST_SENTENCE, max(LONGEST_SENTENCE, room - _PASSKEY)))
     lines.insert(random.randint(0, len(lines)), f"The passkey is {value}.")
@@ -203,10 +202,9 @@ def _tracking(random: Random, room: int) -> Problem:
 
 
 SHORTEST_LIST, LONGEST_LIST = 3, 6
-Order = Callable[[Sequence[str]], list[str]]
 
 
-def _list(verb: str, order: Order, random: Random, room: int) -> Problem:  # noqa: ARG001  # a list has its length
+def _list(verb: str, order: Callable[[Sequence[str]], list[str]], random: Random, room: int) -> Problem:  # noqa: ARG001
     letters = random.sample(LETTERS, random.randint(SHORTEST_LIST, LONGEST_LIST))
     given = " ".join(letters)
     return Problem("", ((f"{verb} the list: {given}", " ".join(order(letters))),), f"{verb} {given}")

@@ -77,7 +77,6 @@ class Backbone(nn.Module, ABC):
 
     @property
     def patches(self) -> int:
-        """Patches of a picture."""
         return self.grid[0] * self.grid[1]
 
     def check_images(self, images: torch.Tensor) -> None:

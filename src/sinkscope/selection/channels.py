@@ -43,8 +43,6 @@ class Received:
 
 
 class Channel(ABC):
-    """One way in which symbols suffer."""
-
     name: ClassVar[str]
 
     @abstractmethod
@@ -54,16 +52,12 @@ class Channel(ABC):
 
 @channel("awgn")
 class Awgn(Channel):
-    """y = x + n."""
-
     def transmit(self, symbols: torch.Tensor, snr: torch.Tensor) -> Received:
         return Received(symbols=_add_noise(symbols, noise_variance(snr)), snr=snr)
 
 
 @channel("rayleigh")
 class Rayleigh(Channel):
-    """y = h x + n, h known to the receiver."""
-
     def transmit(self, symbols: torch.Tensor, snr: torch.Tensor) -> Received:
         variance = noise_variance(snr)
         h = _fading(len(symbols), symbols.device)
@@ -75,8 +69,6 @@ class Rayleigh(Channel):
 
 @channel("rayleigh-blind")
 class RayleighBlind(Channel):
-    """y = h x + n, h unknown to the receiver."""
-
     def transmit(self, symbols: torch.Tensor, snr: torch.Tensor) -> Received:
         h = _fading(len(symbols), symbols.device)
         return Received(symbols=_add_noise(h * symbols, noise_variance(snr)), snr=snr)
@@ -85,8 +77,6 @@ class RayleighBlind(Channel):
 @channel("erasure")
 @dataclass(frozen=True)
 class Erasure(Channel):
-    """Each token is lost with probability `loss`."""
-
     loss: float = 0.1
 
     def __post_init__(self) -> None:

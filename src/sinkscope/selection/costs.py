@@ -43,12 +43,10 @@ class Costs:
 
     @property
     def total(self) -> float:
-        """Of both sides."""
         return self.camera + self.server
 
     @property
     def share(self) -> float:
-        """Of both sides, over the whole backbone."""
         return self.total / self.whole
 
 

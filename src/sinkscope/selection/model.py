@@ -88,11 +88,9 @@ class SelectiveViT(nn.Module):
 
     @property
     def gate_places(self) -> list[int]:
-        """The blocks that have a gate before them."""
         return [int(place) for place in self.gates]
 
     def gate_at(self, place: int) -> Gate:
-        """The gate before a block."""
         gate = self.gates[str(place)]
         assert isinstance(gate, Gate)
         return gate

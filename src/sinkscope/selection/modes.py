@@ -67,8 +67,6 @@ class GateDecision:
 
 
 class Mode(ABC):
-    """One way to honour a budget."""
-
     name: ClassVar[str]
 
     @abstractmethod
@@ -78,8 +76,6 @@ class Mode(ABC):
 
 @mode("exact")
 class Exact(Mode):
-    """The budget, neither more nor less."""
-
     def choose(self, patches: ScoredPatches) -> GateDecision:
         keep, relaxed = top(patches), above(patches)
         return GateDecision(keep=keep, relaxed=relaxed, policy=straight_through(keep, relaxed))
@@ -87,8 +83,6 @@ class Exact(Mode):
 
 @mode("up-to")
 class UpTo(Mode):
-    """Never more than the budget."""
-
     def choose(self, patches: ScoredPatches) -> GateDecision:
         keep, relaxed = top(patches), above(patches)
         if patches.threshold is not None:
@@ -98,8 +92,6 @@ class UpTo(Mode):
 
 @mode("soft")
 class Soft(Mode):
-    """As published: no count is kept."""
-
     def choose(self, patches: ScoredPatches) -> GateDecision:
         if patches.threshold is None:
             raise UserError("the soft mode needs the gates' threshold: use it with the selector 'gates'")

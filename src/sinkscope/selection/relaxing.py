@@ -24,8 +24,6 @@ EPSILON = 1e-12
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Relaxed:
-    """A differentiable pass."""
-
     logits: torch.Tensor
     """(batch, class)"""
     shares: torch.Tensor

@@ -72,8 +72,6 @@ class GateInput:
 
 
 class Selector(ABC):
-    """One way to score patches."""
-
     name: ClassVar[str]
     needs_attention: ClassVar[bool] = False
     """Whether `attention` of the block before must be there."""
@@ -90,8 +88,6 @@ class Selector(ABC):
 
 @selector("gates")
 class GateSelector(Selector):
-    """Scores and threshold of the gate itself."""
-
     def scores(self, at: GateInput) -> torch.Tensor:
         return at.gate.scores(at.patches)
 
@@ -102,8 +98,6 @@ class GateSelector(Selector):
 @selector("random")
 @dataclass(frozen=True)
 class RandomSelector(Selector):
-    """Patches at random; another seed is another draw."""
-
     seed: int = 0
 
     def scores(self, at: GateInput) -> torch.Tensor:
@@ -114,8 +108,6 @@ class RandomSelector(Selector):
 
 
 class AttentionSelector(Selector):
-    """Scores patches by the attention of the block before."""
-
     needs_attention = True
 
     def scores(self, at: GateInput) -> torch.Tensor:
@@ -129,32 +121,24 @@ class AttentionSelector(Selector):
 
 @selector("cls-attention")
 class ClsAttentionSelector(AttentionSelector):
-    """What the class token attends to."""
-
     def scores_of(self, attention: BlockAttention) -> torch.Tensor:
         return attention.by_class
 
 
 @selector("received-attention")
 class ReceivedAttentionSelector(AttentionSelector):
-    """What all tokens attend to."""
-
     def scores_of(self, attention: BlockAttention) -> torch.Tensor:
         return attention.received
 
 
 @selector("key-norm")
 class KeyNormSelector(AttentionSelector):
-    """Low key norms stay."""
-
     def scores_of(self, attention: BlockAttention) -> torch.Tensor:
         return -attention.key_norm
 
 
 @selector("high-key-norm")
 class HighKeyNormSelector(AttentionSelector):
-    """High key norms stay."""
-
     def scores_of(self, attention: BlockAttention) -> torch.Tensor:
         return attention.key_norm
 

@@ -31,8 +31,6 @@ _PREFIX = "checkpoint-"
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingProgress:
-    """How far a training has come."""
-
     step: int
     """Optimizer steps done."""
     loss: float
@@ -75,7 +73,6 @@ def saving(folder: Path) -> Iterator[None]:
 
 
 def newest(folder: Path) -> Path | None:
-    """The checkpoint of the latest step, None where there is none."""
     found = _all(folder)
     return found[max(found)] if found else None
 
@@ -164,5 +161,4 @@ def _row(line: bytes) -> dict[str, Any] | None:
 
 
 def write_log(folder: Path, rows: list[dict[str, Any]]) -> None:
-    """Write the rows, whole or not at all."""
     write_whole(folder / LOG, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))

@@ -39,7 +39,6 @@ class Batch:
 
     @classmethod
     def of(cls, rows: Sequence[Document]) -> Batch:
-        """The documents, one a row."""
         return cls(torch.tensor([row.tokens for row in rows]), torch.tensor([row.answer for row in rows]))
 
 
@@ -56,8 +55,6 @@ SMALLEST_TIME = 0.02
 
 @dataclass(frozen=True)
 class Masked:
-    """A batch with masks in it."""
-
     tokens: Tensor
     """(document, position) int64, masks where masked."""
     masked: Tensor
@@ -66,7 +63,6 @@ class Masked:
     """(document, position) float32: 1 / (t n), n being how many tokens of the document could have been masked."""
 
     def to(self, device: torch.device) -> Masked:
-        """The same on another device."""
         return Masked(self.tokens.to(device), self.masked.to(device), self.weight.to(device))
 
 

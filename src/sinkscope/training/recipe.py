@@ -28,8 +28,6 @@ _IN_WORDS: Mapping[type, str] = {int: "a whole number", float: "a number", str: 
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """One twin."""
-
     name: str
     objective: Objective
     logit_shift: bool = False
@@ -119,7 +117,6 @@ class Recipe:
         return self.tokens if kind.starts_from is None else self.adapted_tokens
 
     def steps(self, kind: Kind) -> int:
-        """Its optimizer steps."""
         return self.tokens_of(kind) // self.batch_tokens
 
     def cosines(self, kind: Kind) -> tuple[int, ...]:
@@ -139,7 +136,6 @@ class Recipe:
         return tuple(round(self.steps(kind) * (point + 1) / self.points) for point in range(self.points))
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
         return {**asdict(self), "lengths": list(self.lengths), "answers_only": list(self.answers_only)}
 
 

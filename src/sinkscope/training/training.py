@@ -61,8 +61,6 @@ def initial_network(recipe: Recipe, kind: Kind, out: Path) -> Any:
 
 @dataclass(frozen=True)
 class TrainingPoint:
-    """The twin at one point of its training."""
-
     number: int
     """From 1."""
     folder: Path
@@ -115,7 +113,6 @@ def _prepare(kind: Kind, recipe: Recipe, out: Path, device: str, checkpoint: Pat
 def _train_to(
     stop: int, run: Stepper, kind: Kind, recipe: Recipe, done: TrainingProgress, observer: Observer | None
 ) -> TrainingProgress:
-    """Train up to step `stop`."""
     started, total = time.monotonic(), 0.0
     for number in range(done.step, stop):
         total += run.step(_loss(run, kind, recipe, number))
@@ -132,7 +129,6 @@ def _train_to(
 
 
 def _loss(run: Stepper, kind: Kind, recipe: Recipe, number: int) -> Tensor:
-    """The objective on batch `number`."""
     device, given = run.accelerator.device, batch(recipe, number)
     tokens = given.tokens.to(device)
     if kind.objective == "next-token":

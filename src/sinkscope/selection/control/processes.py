@@ -31,8 +31,6 @@ def find_process(name: str, **settings: Any) -> SnrProcess:
 
 
 class SnrProcess(ABC):
-    """One way to vary."""
-
     name: ClassVar[str]
 
     @abstractmethod
@@ -49,8 +47,6 @@ class SnrProcess(ABC):
 @process("constant")
 @dataclass(frozen=True)
 class Constant(SnrProcess):
-    """A channel that stands still."""
-
     snr: float
     """In dB; inf is no noise"""
 
@@ -66,8 +62,6 @@ class Constant(SnrProcess):
 @process("fading")
 @dataclass(frozen=True)
 class BlockFading(SnrProcess):
-    """A channel that fades and comes back."""
-
     mean: float
     """In dB"""
     correlation: float = 0.0
@@ -91,8 +85,6 @@ class BlockFading(SnrProcess):
 @process("gaussian")
 @dataclass(frozen=True)
 class Gaussian(SnrProcess):
-    """Shadowing without memory."""
-
     mean: float
     """In dB"""
     std: float

@@ -108,8 +108,6 @@ class Controller(ABC):
 @controller("drift-plus-penalty")
 @dataclass(frozen=True, eq=False)
 class DriftPlusPenalty(Controller):
-    """The rule of the paper."""
-
     V: float
     """Weight of the accuracy; 0 takes the cheapest point always"""
 
@@ -157,8 +155,6 @@ class DriftPlusPenalty(Controller):
 @controller("fixed")
 @dataclass(frozen=True, eq=False)
 class Fixed(Controller):
-    """What any adaptive controller must beat."""
-
     def choose_all(self, snrs: Floats) -> Indices:
         affordable = self.allowed[self.table.rhos[self.allowed] <= self.limit * (1 + ROUNDING)]
         mean = self.table.accuracy_at(snrs)[:, affordable].mean(0)
@@ -168,8 +164,6 @@ class Fixed(Controller):
 @controller("oracle")
 @dataclass(frozen=True, eq=False)
 class Oracle(Controller):
-    """Knows the future."""
-
     def choose_all(self, snrs: Floats) -> Indices:
         accuracy = self.table.accuracy_at(snrs)[:, self.allowed]
         low, high = self._prices(accuracy)

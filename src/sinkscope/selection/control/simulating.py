@@ -27,8 +27,6 @@ from sinkscope.selection.control.table import Floats, Indices, OperatingPoint, O
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Simulation:
-    """What happened, slot by slot."""
-
     points: tuple[OperatingPoint, ...]
     """What could have been chosen"""
     snr: Floats
@@ -59,7 +57,6 @@ class Simulation:
 
     @property
     def mean_accuracy(self) -> float:
-        """Over all slots."""
         return float(self.accuracy.mean())
 
     @property

@@ -29,8 +29,6 @@ _WANTED = "wanted one sub-folder a class, or train/ and test/ with one a class e
 @source("folder")
 @dataclass(frozen=True)
 class Folder(Source):
-    """Parts by name, or one piece split by seed."""
-
     takes, needs = "PATH", True
 
     def read(self) -> Parts:

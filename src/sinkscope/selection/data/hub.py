@@ -37,8 +37,6 @@ _SCALARS = ("int", "uint", "string", "large_string", "bool")
 @source("hub")
 @dataclass(frozen=True)
 class Hub(Source):
-    """The data set's own parts, or one piece split by seed."""
-
     takes, needs = "NAME", True
 
     def read(self) -> Parts:
@@ -58,8 +56,6 @@ class Hub(Source):
 
 @dataclass(frozen=True)
 class _Table:
-    """One part of a data set."""
-
     dataset: Any
     image: str
     label: str

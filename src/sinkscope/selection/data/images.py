@@ -95,7 +95,6 @@ class Splits:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes, the same in every part."""
         return self.train.classes
 
     @property

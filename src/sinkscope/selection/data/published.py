@@ -60,8 +60,6 @@ def about_default() -> str:
 @source("digits")
 @dataclass(frozen=True)
 class Digits(Source):
-    """In one piece, split by seed."""
-
     def read(self) -> Parts:
         try:
             from sklearn.datasets import load_digits
@@ -81,8 +79,6 @@ class Digits(Source):
 @source("fashion-mnist")
 @dataclass(frozen=True)
 class FashionMnist(Source):
-    """The published training and test part."""
-
     takes = "FOLDER"
 
     def read(self) -> Parts:

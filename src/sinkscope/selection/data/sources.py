@@ -34,8 +34,6 @@ SOURCES, source = _REGISTER.kinds, _REGISTER.file
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Parts:
-    """What a source has."""
-
     train: ImageSet
     test: ImageSet
     validation: ImageSet | None = None
@@ -44,8 +42,6 @@ class Parts:
 
 @dataclass(frozen=True)
 class Source(ABC):
-    """One place that pictures come from."""
-
     name: ClassVar[str]
     takes: ClassVar[str] = ""
     """What may be written behind the name and a colon"""

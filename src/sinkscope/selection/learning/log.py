@@ -24,8 +24,6 @@ _BATCH = 250
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """One pass."""
-
     part: str
     number: int
     """From 1"""

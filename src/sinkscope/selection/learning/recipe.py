@@ -82,7 +82,6 @@ class SelectionRecipe:
             raise UserError("clean must lie in [0, 1] and warm_up in [0, 1)")
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
         return asdict(self)
 
 

@@ -27,8 +27,6 @@ from sinkscope.selection.relaxing import relaxed_pass
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Drawn:
-    """One batch."""
-
     images: torch.Tensor
     """(batch, channel, row, column)"""
     labels: torch.Tensor
@@ -38,7 +36,6 @@ class Drawn:
     link: Link | None
 
     def to(self, device: torch.device) -> Drawn:
-        """The same with pictures and labels on another device."""
         return replace(self, images=self.images.to(device), labels=self.labels.to(device))
 
 

@@ -45,8 +45,6 @@ Loss = Callable[[SelectiveViT, Drawn], torch.Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """One part of a training."""
-
     name: str
     passes: int
     rates: float
@@ -67,7 +65,6 @@ class StepReport:
 
 
 def parts_of(recipe: SelectionRecipe) -> list[Part]:
-    """The parts in order."""
     selecting = partial(selecting_loss, budget_weight=recipe.budget_weight)
     parts = [
         Part(name="pretraining", passes=recipe.pretraining, rates=1.0, loss=whole_loss),
