@@ -90,38 +90,49 @@ class Answering(ABC):
         """What is generated for a batch."""
 
 
-class Unmetered(Answering):
-    """In the decoding loop, without looking at the cache."""
+class InLoop(Answering):
+    """With the whole prompt in one of the decoding loops."""
 
-    def check(self, questions: Sequence[Question]) -> None:
-        self.run.check([one.prompt for one in questions])
+    @abstractmethod
+    def steps(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None = None) -> Iterator[Step]:
+        """The steps of the loop, see `Run.steps`."""
 
     def answers(self, questions: Sequence[Question]) -> Answers:
         prompts = [one.prompt for one in questions]
         removed: MaskingStats | None = None
-        for step in self.run.steps(prompts):
+        for step in self.steps(prompts):
             removed = step.add_to(removed)
         start = len(self.run.prefix) + max(map(len, prompts))
         return Answers(generated=step.canvas[:, start:], removed=None if removed is None else removed.whole())
 
 
-class _Looped(Answering):
-    """With the whole prompt in one of the decoding loops."""
+class Unmetered(InLoop):
+    """Without looking at the cache."""
+
+    def check(self, questions: Sequence[Question]) -> None:
+        self.run.check([one.prompt for one in questions])
+
+    def steps(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None = None) -> Iterator[Step]:
+        return self.run.steps(prompts, seeds)
+
+
+class _Looped(InLoop):
+    """The caches are looked at, also where whoever asks for steps stops before the last one."""
 
     def check(self, questions: Sequence[Question]) -> None:
         replace(self.run, compression=Metered(compress=self.compression)).check([one.prompt for one in questions])
 
-    def answers(self, questions: Sequence[Question]) -> Answers:
-        prompts, metered = [one.prompt for one in questions], Metered(compress=self.compression)
+    def steps(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None = None) -> Iterator[Step]:
+        metered, step = Metered(compress=self.compression), None
         lengths = torch.tensor([len(prompt) for prompt in prompts])
-        removed: MaskingStats | None = None
-        for step in replace(self.run, compression=metered).steps(prompts):
-            self.meter.tokens += int(step.committed.sum())
-            removed = step.add_to(removed)
-            self.look(step, metered, lengths)
-        self.look_at_end(step, metered, lengths)
-        generated = step.canvas[:, int(lengths.max()) :]
-        return Answers(generated=generated, removed=None if removed is None else removed.whole())
+        try:
+            for step in replace(self.run, compression=metered).steps(prompts, seeds):
+                self.meter.tokens += int(step.committed.sum())
+                self.look(step, metered, lengths)
+                yield step
+        finally:
+            if step is not None:
+                self.look_at_end(step, metered, lengths)
 
     def look(self, step: Step, metered: Metered, lengths: torch.Tensor) -> None:
         """After a step."""

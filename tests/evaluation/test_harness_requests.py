@@ -1,6 +1,7 @@
 """How a task's generation_kwargs and model_args become settings, and how its texts become token ids."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,7 @@ from harness_runs import END, TURN, letter_causal
 
 from sinkscope.decoding import Decoding, Denoising
 from sinkscope.errors import UserError
-from sinkscope.evaluation.harness.encoding import Encoder
-from sinkscope.evaluation.harness.settings import read_wish, settings_for
-from sinkscope.evaluation.harness.stopping import Stops
+from sinkscope.evaluation.harness.requests import Encoder, Stops, read_wish, settings_for, windows
 from sinkscope.families import Model, load_model
 
 
@@ -78,10 +77,10 @@ def test_an_autoregressive_model_writes_256_tokens_where_nobody_says_how_many(le
 def test_pairs_are_cut_where_the_context_ends_and_blanks_go_with_the_continuation(letters: Model) -> None:
     encoder, tokens = Encoder(letters), letters.tokenizer
     assert tokens is not None
-    given, scored = encoder.pair("ab  ", "cd", "request 0")
-    assert (tokens.decode(given), tokens.decode(scored)) == ("ab", "  cd")
+    pair = encoder.pair("ab  ", "cd", "request 0")
+    assert (tokens.decode(pair.given), tokens.decode(pair.scored)) == ("ab", "  cd")
     # Without a token that begins texts, the one that ends them comes first.
-    assert encoder.pair("", "cd", "request 0")[0] == [END] == encoder.start
+    assert encoder.pair("", "cd", "request 0").given == [END] == encoder.start
     with pytest.raises(UserError, match="request 7 has a continuation without a token"):
         encoder.pair("ab", "", "request 7")
 
@@ -92,9 +91,10 @@ def test_a_text_that_begins_with_its_first_token_gets_no_second_one(twin_folders
     assert tokens is not None
     assert encoder.prompt("<bos> Copy the list: a b =>", "it") == encoder.prompt("Copy the list: a b =>", "it")
     assert encoder.start == [tokens.bos_token_id]
-    assert encoder.text("a b", "it") == tokens.convert_tokens_to_ids(["a", "b"])
-    given, scored = encoder.pair("Copy the list: a b =>", " a b", "it")
-    assert (given[0], tokens.decode(scored)) == (tokens.bos_token_id, "a b")
+    [window] = encoder.windows("a b", "it")
+    assert (window.given, window.scored) == (encoder.start, tokens.convert_tokens_to_ids(["a", "b"]))
+    pair = encoder.pair("Copy the list: a b =>", " a b", "it")
+    assert (pair.given[0], tokens.decode(pair.scored)) == (tokens.bos_token_id, "a b")
     with pytest.raises(UserError, match="it has the word 'zebra'"):
         encoder.pair("Copy the list: a b =>", " zebra", "it")
 
@@ -103,8 +103,8 @@ def test_what_a_tokenizer_puts_behind_a_text_is_no_part_of_a_pair() -> None:
     encoder = Encoder(load_model("rxnmapper", device="cpu"))
     before, behind = 12, 13  # [CLS] and [SEP]
     assert encoder.prompt("CC", "it")[0] == before and encoder.prompt("CC", "it")[-1] == behind
-    given, scored = encoder.pair("CC", "O", "it")
-    assert given == encoder.prompt("CC", "it")[:-1] and len(scored) == 1 and scored[0] != behind
+    pair = encoder.pair("CC", "O", "it")
+    assert pair.given == encoder.prompt("CC", "it")[:-1] and len(pair.scored) == 1 and pair.scored[0] != behind
     assert encoder.start == [before]
 
 
@@ -124,3 +124,13 @@ def test_answers_end_at_strings_at_special_tokens_and_at_the_end_of_text(letters
     assert [stops.reached(written[:count]) for count in range(1, 30)] == [False] * 28 + [True]
     assert stops.reached([TURN]) and stops.reached([END])
     assert not Stops(letters, ()).reached(ids("Q:"))
+
+
+def test_windows_score_every_token_once_within_the_context() -> None:
+    for length, context, start in ((1, 8, [90]), (7, 8, [90]), (23, 8, [90]), (40, 7, [91, 90]), (16, 8, [90])):
+        pairs = windows(range(length), start, context)
+        assert [token for pair in pairs for token in pair.scored] == list(range(length))
+        assert pairs[0].given == start
+        assert all(pair.given and len(pair.given) + len(pair.scored) <= context + 1 for pair in pairs)
+        for before, after in pairwise(pairs):
+            assert after.given[-1] == before.scored[-1]
