@@ -7,9 +7,9 @@ import pytest
 from matplotlib.collections import LineCollection
 from matplotlib.container import ErrorbarContainer
 from report_samples import caption_of, cell, figure_of, legend_labels, settings_of, xs, ys
+from sinkscope.evaluation.ablation import Grid, ablate
 
 from sinkscope.errors import UserError
-from sinkscope.evaluation.ablation import Grid, ablate
 from sinkscope.intervals import wilson_interval
 from sinkscope.report import figures
 from sinkscope.report.figures.ablation import key_order, pooled
@@ -141,6 +141,7 @@ def test_ways_of_masking_are_kept_apart_and_told(tmp_path: Path) -> None:
 def test_a_grid_that_was_run_is_drawn(tmp_path: Path) -> None:
     """Against the rows that the run itself gives back."""
     from sinkscope.evaluation.ablation import Examples, find_measure
+
     from sinkscope.families import load_model
 
     model = load_model("twin-dlm", device="cpu")

@@ -17,6 +17,8 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from report_samples import caption_of, figure_of, legend_labels, settings_of, xs, ys
+from sinkscope.selection.grid import Cell, Row
+from sinkscope.selection.grid.rows import row_of
 
 from sinkscope.errors import UserError
 from sinkscope.intervals import wilson_interval
@@ -25,8 +27,6 @@ from sinkscope.report.figures import write_figure
 from sinkscope.report.selection.queue import MOST, gathered, top_rate
 from sinkscope.selection import find_channel
 from sinkscope.selection.control import OperatingPoint, Simulation
-from sinkscope.selection.grid import Cell, Row
-from sinkscope.selection.grid.rows import row_of
 
 AWGN = find_channel("awgn")
 SHIFT = 0.02

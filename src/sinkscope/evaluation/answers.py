@@ -12,6 +12,8 @@ answer is wrong. The interval is about the choice of examples, not about wording
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -305,9 +307,14 @@ class ExactAnswers(KeysMeasure):
         context, longest = self.model.family.max_length, max(len(one.prompt) for one in questions)
         answer = self.decoding.new_tokens
         if longest + answer > context:
+            advice = "name smaller --max-example-tokens"
+            if "lengths" in self.drawn:
+                advice = "name smaller --lengths"
+            elif "questions" in self.drawn:
+                advice = "shorten it, or write a smaller gen_length in the first line of its file"
             raise UserError(
                 f"an example of {longest} tokens and its answer of {answer} make {longest + answer}, the context is "
-                f"{context}; name smaller {'--lengths' if 'lengths' in self.drawn else '--max-example-tokens'}"
+                f"{context}; {advice}"
             )
 
 
@@ -316,7 +323,11 @@ def make_answers(model: Model, task: Task, options: MeasureOptions) -> ExactAnsw
     asked = options.examples
     n = asked.n if task.size is None else min(asked.n, task.size)
     drawn = examples(task, n, asked.seed, asked.max_example_tokens)
-    how = {"seed": asked.seed, "max_example_tokens": asked.max_example_tokens}
+    how: dict[str, Any] = {"seed": asked.seed, "max_example_tokens": asked.max_example_tokens}
+    if task.size is not None:  # of a file, which may have been edited since
+        right = getattr(task.is_right, "__qualname__", repr(task.is_right))
+        told = json.dumps([right, *([one.prompt, one.answer, one.context] for one in drawn)])
+        how["questions"] = hashlib.sha256(told.encode()).hexdigest()[:32]
     few = () if n == asked.n else (f"{task.name} has {n} questions, all are taken where {asked.n} were asked for",)
     return lay_out_answers(model, task, drawn, options, drawn=how, notes=few)
 

@@ -32,7 +32,7 @@ from sinkscope.evaluation.conditions import (
     skipping,
 )
 from sinkscope.evaluation.eviction_points import EVICTION_POINTS
-from sinkscope.evaluation.measuring import KeysMeasure, grid_work
+from sinkscope.evaluation.measuring import KeysMeasure, check_cell, grid_work
 from sinkscope.grids.cell import Cell
 from sinkscope.grids.contrast import (
     Verdict,
@@ -48,7 +48,15 @@ from sinkscope.grids.run import Keeping, Observer, run_grid
 from sinkscope.grids.store import Form, read_cells
 
 KeysCell = Cell[KeysCondition]
-FORM = Form("eviction", "a comparison of compressed caches", "sinkscope compress --out", read_condition)
+
+
+def _check(cell: KeysCell) -> None:
+    if cell.condition.point is None:
+        raise ValueError("keys were dropped at no known time")
+    check_cell(cell)
+
+
+FORM = Form("eviction", "a comparison of compressed caches", "sinkscope compress --out", read_condition, _check)
 CONTROL = Random.name
 DEFAULT_SCORERS = ("key-norm", "high-key-norm", "random", "streaming")
 DEFAULT_RATIOS = (1.0, 0.75, 0.5, 0.25, 0.1)

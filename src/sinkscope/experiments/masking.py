@@ -21,7 +21,7 @@ from typing import Any
 
 from sinkscope.errors import UserError
 from sinkscope.evaluation.conditions import SINKS, KeysCondition, masking_key, read_condition
-from sinkscope.evaluation.measuring import KeysMeasure, grid_work, removal_of
+from sinkscope.evaluation.measuring import KeysMeasure, check_cell, grid_work, removal_of
 from sinkscope.grids.cell import Cell
 from sinkscope.grids.contrast import Verdict, against_reference, distinct, gain, told_draws
 from sinkscope.grids.outcome import Difference
@@ -32,7 +32,7 @@ from sinkscope.interventions.controls import find_control
 from sinkscope.sinks import SinkRule
 
 KeysCell = Cell[KeysCondition]
-FORM = Form("ablation", "an ablation", "sinkscope ablate --out", read_condition)
+FORM = Form("ablation", "an ablation", "sinkscope ablate --out", read_condition, check_cell)
 _AS_MANY, _AS_MUCH = 0.05, 0.1
 """Relative differences up to which counts and masses are called the same."""
 _WORDS = {

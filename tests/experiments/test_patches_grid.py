@@ -10,23 +10,23 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sinkscope.selection.grid.cells import Cell, Grid, channel_label, read_cell
 
 from sinkscope.errors import UserError
+from sinkscope.experiments.patches import PatchGrid
+from sinkscope.experiments.pictures import PatchCondition, channel_label, read_patch_condition
 from sinkscope.selection import CHANNELS, MODES, SELECTORS, find_channel
-from sinkscope.selection.channels import Erasure
 from sinkscope.selection.digital import DIGITAL
 
 alphas = st.floats(0.01, 1.0)
 snrs = st.one_of(st.none(), st.just(inf), st.floats(-40, 40))
 
 
-def places(grid: Grid, mode: str = "exact") -> list[tuple[Any, ...]]:
-    return [(cell.label, cell.alpha, cell.rate, cell.snr, cell.seed) for cell in grid.cells_for(mode)]
+def places(grid: PatchGrid, mode: str = "exact") -> list[tuple[Any, ...]]:
+    return [(cell.label, cell.alpha, cell.rate, cell.snr, cell.seed) for cell in grid.conditions(mode, 4)]
 
 
 def test_link_by_link_share_by_share_the_whole_first() -> None:
-    grid = Grid(selectors=("gates", "random"), alphas=(0.2, 1.0), snrs=(None, 3.0), rates=(0.1, 0.5), seed=7)
+    grid = PatchGrid(selectors=("gates", "random"), alphas=(0.2, 1.0), snrs=(None, 3.0), rates=(0.1, 0.5), seed=7)
     assert places(grid) == [
         ("whole", 1.0, None, None, None), ("gates", 0.2, None, None, None), ("random", 0.2, None, None, 7),
         *[
@@ -38,12 +38,12 @@ def test_link_by_link_share_by_share_the_whole_first() -> None:
 
 
 def test_what_is_not_drawn_runs_once() -> None:
-    grid = Grid(
+    grid = PatchGrid(
         selectors=("key-norm", "random"), digital=("jpeg",), alphas=(0.2,), snrs=(None, inf, 0.0),
         channels=("awgn", "rayleigh"), draws=3, seed=5,
     )  # fmt: skip
     drawn: dict[Any, list[int | None]] = {}
-    for cell in grid.cells_for("exact"):
+    for cell in grid.conditions("exact", 4):
         drawn.setdefault((cell.label, *cell.place[1:]), []).append(cell.seed)
     three = [5, 6, 7]
     for channel, snr in product(("awgn", "rayleigh"), (inf, 0.0)):
@@ -57,7 +57,7 @@ def test_what_is_not_drawn_runs_once() -> None:
 
 
 def test_only_the_gates_know_modes() -> None:
-    grid = Grid(selectors=("gates", "random"), alphas=(0.2, 1.0), snrs=(None,), modes=(None, "soft", "exact"))
+    grid = PatchGrid(selectors=("gates", "random"), alphas=(0.2, 1.0), snrs=(None,), modes=(None, "soft", "exact"))
     assert [place[:2] for place in places(grid, "up-to")] == [
         ("whole", 1.0), ("gates (up-to)", 0.2), ("gates (soft)", 0.2), ("gates", 0.2), ("random", 0.2),
         ("gates (up-to)", 1.0), ("gates (soft)", 1.0),
@@ -70,33 +70,40 @@ def test_only_the_gates_know_modes() -> None:
 
 
 def test_files_go_over_white_noise_alone_at_every_share() -> None:
-    grid = Grid(selectors=(), digital=tuple(DIGITAL), alphas=(0.2, 1.0), snrs=(None, 3.0), channels=("erasure", "awgn"))
-    found = [(cell.way, cell.alpha) for cell in grid.cells_for("exact") if cell.digital]
+    grid = PatchGrid(
+        selectors=(), digital=tuple(DIGITAL), alphas=(0.2, 1.0), snrs=(None, 3.0), channels=("erasure", "awgn")
+    )
+    found = [(cell.way, cell.alpha) for cell in grid.conditions("exact", 4) if cell.digital]
     assert found == [(way, alpha) for alpha in (0.2, 1.0) for way in DIGITAL]
     assert all(
-        cell.link is not None and cell.link.channel.name == "awgn" for cell in grid.cells_for("exact") if cell.digital
+        cell.link is not None and cell.link.channel.name == "awgn"
+        for cell in grid.conditions("exact", 4)
+        if cell.digital
     )
 
 
 @given(
     way=st.sampled_from([*SELECTORS, "whole", *DIGITAL]), alpha=alphas, mode=st.sampled_from(sorted(MODES)),
-    channel=st.sampled_from([*(find_channel(name) for name in sorted(CHANNELS)), Erasure(0.3)]),
+    channel=st.sampled_from([*(find_channel(name) for name in sorted(CHANNELS)), find_channel("erasure", loss=0.3)]),
     rate=st.floats(0.01, 1.0), snr=snrs, seed=st.one_of(st.none(), st.integers(0, 2**40)),
 )  # fmt: skip
 def test_a_cell_is_read_as_it_was_kept(**given_values: Any) -> None:
     linked = given_values["snr"] is not None
     if not linked:
         given_values |= {"channel": None, "rate": None}
-    cell = Cell(digital=given_values["way"] in DIGITAL, **given_values)
+    cell = PatchCondition(digital=given_values["way"] in DIGITAL, **given_values)
     kept = json.loads(json.dumps(cell.to_dict(), allow_nan=False))
-    again = read_cell(kept)
+    again = read_patch_condition(kept)
     assert again.to_dict() == cell.to_dict() == kept
     assert (again.label, again.place, again.seed) == (cell.label, cell.place, cell.seed)
     assert (again.link is not None) == linked
 
 
 def test_a_channel_is_called_by_what_decides_it() -> None:
-    assert [channel_label(one) for one in (find_channel("awgn"), Erasure(0.25))] == ["awgn", "erasure loss 0.25"]
+    assert [channel_label(one) for one in (find_channel("awgn"), find_channel("erasure", loss=0.25))] == [
+        "awgn",
+        "erasure loss 0.25",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -121,17 +128,20 @@ def test_a_channel_is_called_by_what_decides_it() -> None:
         ({"alphas": (0.1, 0.2, 0.1)}, "the alpha 0.1 is named twice"),
         ({"selectors": ("gates", "gates")}, "the selector gates is named twice"),
         ({"snrs": (None, 0.0, None)}, "the SNR None is named twice"),
-        ({"channels": (Erasure(0.1), Erasure())}, "the channel erasure loss 0.1 is named twice"),
+        (
+            {"channels": (find_channel("erasure", loss=0.1), find_channel("erasure"))},
+            "the channel erasure loss 0.1 is named twice",
+        ),
         ({"rates": (0.1, 0.1)}, "the rate 0.1 is named twice"),
     ],
 )
 def test_what_a_grid_refuses(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=said):
-        Grid(**wrong)
+        PatchGrid(**wrong)
 
 
 @pytest.mark.parametrize("snr", [None, inf, 0.0, -10.0])
 def test_no_noise_and_zero_decibels_are_told_apart(snr: float | None) -> None:
-    [whole] = Grid(selectors=(), snrs=(snr,)).cells_for("exact")
+    [whole] = PatchGrid(selectors=(), snrs=(snr,)).conditions("exact", 4)
     assert (whole.link is None) == (snr is None)
     assert whole.snr == snr and (whole.seed is None) == (snr in (None, inf))

@@ -1,14 +1,14 @@
-"""What cells are called, which of them are the same, and which random keys are a scorer's control."""
+"""What conditions are called, which of them are the same, and which random keys are a scorer's control."""
 
+import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from compressed_rows import compress_of, made_row
-from made_rows import exact
-from sinkscope.evaluation.compressed import Grid, Row, contrasts, verdicts
-from sinkscope.evaluation.compressed.grid import cell_of
-from sinkscope.evaluation.compressed.labels import kept_label, place_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_cells import compress_of, exact, made_cell
 
 from sinkscope.compression import (
     Budget,
@@ -21,10 +21,15 @@ from sinkscope.compression import (
     SkipLayers,
     SnapKV,
     Tokens,
+    make_scorer,
     read_compress,
 )
 from sinkscope.errors import UserError
+from sinkscope.evaluation.conditions import KeysCondition, budget_label, read_condition
+from sinkscope.experiments.eviction import EvictionGrid, KeysCell, contrasts, verdicts
+from sinkscope.interventions import MaskSinks
 from sinkscope.report.figures.cells import budget_order
+from sinkscope.sinks import Excess
 
 EARLY, LATE = PerLayerBudget((1.0, 1.0, 0.9)), PerLayerBudget((0.3, 0.3, 0.3))
 RIGHT, HALF, NONE = exact(*[1] * 20), exact(*[1, 0] * 10), exact(*[0] * 20)
@@ -40,14 +45,20 @@ RIGHT, HALF, NONE = exact(*[1] * 20), exact(*[1, 0] * 10), exact(*[0] * 20)
     ],
 )  # fmt: skip
 def test_budgets_that_differ_are_called_differently(budget: Budget, label: str) -> None:
-    assert kept_label(budget) == label
+    assert budget_label(budget) == label
 
 
 def test_skipped_layers_are_those_of_all_that_skip() -> None:
-    nested = cell_of(Compress("random", SkipLayers(SkipLayers(0.5, (3,)), (0, 2))))
-    flat = cell_of(Compress("random", SkipLayers(0.5, (3, 2, 0))))
-    assert (nested.around, nested.kept) == (flat.around, flat.kept) == ("skip 0 2 3", "0.5")
-    assert nested.place == flat.place
+    nested = dropping(Compress("random", SkipLayers(SkipLayers(0.5, (3,)), (0, 2))))
+    flat = dropping(Compress("random", SkipLayers(0.5, (3, 2, 0))))
+    assert (nested.exceptions, nested.kept) == (flat.exceptions, flat.kept) == ("skip 0 2 3", "0.5")
+    assert nested.dropping_key == flat.dropping_key
+
+
+def test_labels_come_of_the_settings() -> None:
+    one = dropping(Compress(Protect(make_scorer("streaming", first=2), recent=5), SkipLayers(8, (1, 3))))
+    assert (one.scorer, one.exceptions, one.kept) == ("streaming first 2", "skip 1 3, recent 5", "8 tokens")
+    assert one.dropping == "streaming first 2, skip 1 3, recent 5"
 
 
 def test_a_place_is_everything_but_scorer_and_seed() -> None:
@@ -64,8 +75,16 @@ def test_a_place_is_everything_but_scorer_and_seed() -> None:
         assert place_of(read_compress(other.to_dict())) == place_of(other)
 
 
-def rows_at(outcomes: Sequence[tuple[Compress, Any]]) -> list[Row]:
-    return [made_row(cell_of(None), RIGHT), *(made_row(cell_of(compress), right) for compress, right in outcomes)]
+def dropping(compress: Compress | None) -> KeysCondition:
+    return KeysCondition(compression=compress, point="context")
+
+
+def place_of(compress: Compress) -> str:
+    return dropping(compress).dropping_key
+
+
+def rows_at(outcomes: Sequence[tuple[Compress, Any]]) -> list[KeysCell]:
+    return [made_cell(dropping(compress), right) for compress, right in [(None, RIGHT), *outcomes]]
 
 
 @pytest.mark.parametrize(
@@ -84,8 +103,9 @@ def test_a_scorer_is_set_against_random_keys_of_its_own_budget(first: Budget, se
     )  # fmt: skip
     found = contrasts(rows)
     assert [(one.draws, one.gain.value) for one in found] == [(1, 1.0), (1, 0.0)]
-    assert {(one.kept, one.around) for one in found} == {(row.cell.kept, row.cell.around) for row in rows[1:3]}
-    assert len({(one.kept, one.around) for one in found}) == 2
+    places = [(one.cell.condition.kept, one.cell.condition.exceptions) for one in found]
+    assert places == [(row.condition.kept, row.condition.exceptions) for row in rows[1:3]]
+    assert len(set(places)) == 2
 
 
 def test_protection_is_matched_whatever_it_is_called() -> None:
@@ -97,8 +117,8 @@ def test_protection_is_matched_whatever_it_is_called() -> None:
         ]
     )  # fmt: skip
     [one] = contrasts(rows)
-    assert (one.around, one.gain.value) == ("first 2, prompt end 3", 0.5)
-    assert "not set against random keys: key-norm, first 2;" in verdicts(rows)[0]
+    assert (one.cell.condition.exceptions, one.gain.value) == ("first 2, prompt end 3", 0.5)
+    assert "not set against random keys: key-norm, first 2;" in str(verdicts(rows)[0])
 
 
 def test_figures_put_budgets_by_layer_last() -> None:
@@ -123,16 +143,62 @@ def test_figures_put_budgets_by_layer_last() -> None:
 )
 def test_what_is_written_twice_is_refused_however_it_is_written(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=said):
-        Grid(**{"scorers": ("key-norm",), "budgets": (0.5,), **wrong})
+        EvictionGrid(**{"scorers": ("key-norm",), "budgets": (0.5,), **wrong})
 
 
 def test_what_differs_is_not_refused() -> None:
-    grid = Grid(
+    grid = EvictionGrid(
         scorers=("snapkv", SnapKV(window=4), KeyNorm(), Protect(KeyNorm(), first=1)),
         budgets=(1.0, Tokens(1), 0.5, 0.5000001, SkipLayers(0.25, (1,))), skips=((), (1, 0)),
     )  # fmt: skip
-    made = grid.cells_for("context")
+    made = grid.conditions("context")
     assert len(made) == 1 + 4 * 4 * 2
-    assert len({(one.label, one.kept, one.place) for one in made}) == len(made)
-    skips = [compress_of(made_row(one, HALF)).much for one in made if one.around == "skip 0 1"]
+    assert len({(one.dropping, one.kept, one.dropping_key) for one in made}) == len(made)
+    skips = [compress_of(made_cell(one, HALF)).much for one in made if one.exceptions == "skip 0 1"]
     assert {one.layers for one in skips if isinstance(one, SkipLayers)} == {(0, 1)}
+
+
+MASKINGS = st.builds(
+    MaskSinks,
+    st.integers(1, 9) | st.builds(Excess, st.floats(0.1, 9.0)),
+    control=st.sampled_from([None, "random", "lowest"]), how=st.sampled_from(["scores", "values"]),
+    layers=st.sampled_from([None, (0, 2)]), queries=st.sampled_from([None, ("committed",)]),
+    seed=st.integers(0, 99),
+)  # fmt: skip
+DROPPINGS = st.builds(
+    Compress,
+    st.sampled_from([KeyNorm(), SnapKV(window=3), Random(), Protect(KeyNorm(), first=2, recent=1)]),
+    st.sampled_from([Ratio(0.5), Tokens(7), SkipLayers(Ratio(0.3), (1,)), EARLY]),
+    seed=st.integers(0, 99),
+)
+CONDITIONS = st.builds(
+    KeysCondition, st.none() | MASKINGS, st.none() | DROPPINGS, st.sampled_from([None, "context", "prompt"])
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(CONDITIONS)
+def test_a_condition_is_read_as_it_was_kept(condition: KeysCondition) -> None:
+    read = read_condition(json.loads(json.dumps(condition.to_dict())))
+    assert read.to_dict() == condition.to_dict()
+    for name in ("name", "keys", "masking", "masked", "dropping", "kept", "masking_key", "dropping_key"):
+        assert getattr(read, name) == getattr(condition, name)
+
+
+@settings(max_examples=50, deadline=None)
+@given(CONDITIONS, MASKINGS, DROPPINGS)
+def test_keys_leave_out_what_is_varied_and_seeds_alone(
+    condition: KeysCondition, masking: MaskSinks, drop: Compress
+) -> None:
+    one, other = replace(condition, intervention=masking), replace(condition, compression=drop)
+    reseeded = replace(one, intervention=replace(masking, control="equal-mass", seed=masking.seed + 1))
+    assert reseeded.masking_key == one.masking_key
+    assert replace(one, intervention=replace(masking, first_step=3)).masking_key != one.masking_key
+    random = replace(other, compression=Compress(Protect(Random(), **ends_of(drop)), drop.much, seed=drop.seed + 1))
+    assert random.dropping_key == other.dropping_key
+    assert replace(other, compression=Compress(drop.how, 0.123)).dropping_key != other.dropping_key
+
+
+def ends_of(drop: Compress) -> dict[str, int]:
+    ends: dict[str, int] = drop.how.settings().get("protect", {})
+    return ends

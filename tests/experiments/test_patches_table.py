@@ -7,30 +7,31 @@ from dataclasses import dataclass
 from math import inf
 
 import pytest
-from grid_samples import made_row
+from picture_samples import made_cell
 from rich.console import Console
-from sinkscope.cli.grid_report import Findings, print_findings
-from sinkscope.evaluation.grids.tables import as_csv
-from sinkscope.selection.grid import COLUMNS, Cell, Row, points, records, tables_for
 
 from sinkscope.cli import console
+from sinkscope.cli.grids import Findings, print_findings
+from sinkscope.experiments.patches_table import COLUMNS, records, tables_for
+from sinkscope.experiments.pictures import PatchCondition
+from sinkscope.experiments.points import PatchCell, points
+from sinkscope.grids import as_csv
 from sinkscope.selection import find_channel
-from sinkscope.selection.channels import Erasure
 
 RIGHT = [1] * 12 + [0] * 20
 AWGN = find_channel("awgn")
 
 
-def some_rows(model: str = "m") -> list[Row]:
+def some_rows(model: str = "m") -> list[PatchCell]:
     """A selection and a file over one link, one of them without noise."""
-    rows = [made_row(Cell(way="whole", alpha=1.0), RIGHT, model, symbols=0.0, rho=0.0)]
+    rows = [made_cell(PatchCondition(way="whole", alpha=1.0), RIGHT, model, symbols=0.0, rho=0.0)]
     for snr, seed in ((-10.0, 0), (inf, None)):
         link = {"channel": AWGN, "rate": 0.25, "snr": snr}
         for way in ("received-attention", "random"):
-            cell = Cell(way=way, alpha=0.3, seed=seed, **link)  # type: ignore[arg-type]
-            rows.append(made_row(cell, RIGHT[::-1] if way == "random" else RIGHT, model))
-        cell = Cell(way="jpeg", digital=True, alpha=0.3, **link)  # type: ignore[arg-type]
-        rows.append(made_row(cell, [0] * 32, model, sent=None, most=None, fits=0.25, bits=96.0))
+            cell = PatchCondition(way=way, alpha=0.3, seed=seed, **link)  # type: ignore[arg-type]
+            rows.append(made_cell(cell, RIGHT[::-1] if way == "random" else RIGHT, model))
+        cell = PatchCondition(way="jpeg", digital=True, alpha=0.3, **link)  # type: ignore[arg-type]
+        rows.append(made_cell(cell, [0] * 32, model, sent=None, most=None, fits=0.25, bits=96.0))
     return rows
 
 
@@ -41,7 +42,7 @@ class Printer:
     captured: pytest.CaptureFixture[str]
     patch: pytest.MonkeyPatch
 
-    def __call__(self, rows: list[Row], width: int) -> list[str]:
+    def __call__(self, rows: list[PatchCell], width: int) -> list[str]:
         self.patch.setattr(console, "out", Console(width=width))
         every = records(points(rows))
         print_findings(Findings(tables=tables_for(every), records=every, contrasts=[], verdicts=[]), False)
@@ -74,9 +75,12 @@ def test_a_record_holds_what_was_measured() -> None:
     assert one["low"] < one["score"] < one["high"] and one["gain_low"] < 0 < one["gain_high"]
 
 
-@pytest.mark.parametrize(("width", "there", "gone"), [(80, ("sent", "beside random"), ("s",)), (100, ("rho",), ("s",))])
+@pytest.mark.parametrize(
+    ("width", "there", "gone"),
+    [(80, ("right", "requested"), ("s",)), (88, ("sent", "beside random"), ("s",)), (106, ("rho",), ("s",))],
+)
 def test_a_table_fits_the_terminal(width: int, there: tuple[str, ...], gone: tuple[str, ...], printed: Printer) -> None:
-    rows = [row for row in some_rows() if not row.cell.digital]
+    rows = [row for row in some_rows() if not row.condition.digital]
     lines = printed(rows, width)
     drawn = [line for line in lines if line[:1] in "┏┃┡│└"]
     assert len(drawn) == 4 + len(rows) and max(map(len, drawn)) <= width
@@ -85,8 +89,11 @@ def test_a_table_fits_the_terminal(width: int, there: tuple[str, ...], gone: tup
 
 
 def test_rows_of_several_channels_are_told_apart_at_any_width(printed: Printer) -> None:
-    cells = [Cell(way="received-attention", alpha=0.3, channel=one, rate=0.25, snr=0.0) for one in (AWGN, Erasure(0.3))]
-    lines = printed([made_row(cell, RIGHT) for cell in cells], 80)
+    cells = [
+        PatchCondition(way="received-attention", alpha=0.3, channel=one, rate=0.25, snr=0.0)
+        for one in (AWGN, find_channel("erasure", loss=0.3))
+    ]
+    lines = printed([made_cell(cell, RIGHT) for cell in cells], 80)
     drawn = [line for line in lines if line[:1] in "┏┃┡│└"]
     assert "erasure loss 0.3" in " ".join(drawn) and max(map(len, drawn)) <= 80
 

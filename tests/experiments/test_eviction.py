@@ -3,38 +3,32 @@
 import csv
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from math import exp
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from compressed_rows import compress_of, made_row, made_rows
-from made_rows import exact
+from made_cells import eviction_cells, exact
 
-from sinkscope.compression import Compress, Protect, SkipLayers, Tokens, make_scorer
+from sinkscope.compression import Compress, Protect, Tokens, make_scorer
 from sinkscope.errors import UserError
-from sinkscope.evaluation.ablation import Grid as Ablation
-from sinkscope.evaluation.ablation import ablate
-from sinkscope.evaluation.ablation import find_measure as find_ablated
-from sinkscope.evaluation.compressed import (
-    Choice,
-    Examples,
-    Grid,
-    Row,
+from sinkscope.evaluation import Examples, KeysCondition, MeasureOptions, find_measure
+from sinkscope.evaluation.answers import ExactAnswers
+from sinkscope.evaluation.conditions import WHOLE
+from sinkscope.experiments.eviction import (
+    EvictionGrid,
+    KeysCell,
+    compress_caches,
     contrasts,
-    find_measure,
-    measure_compression,
-    read_rows,
-    records,
+    read_evictions,
     verdicts,
 )
-from sinkscope.evaluation.compressed.grid import WHOLE, cell_of
-from sinkscope.evaluation.compressed.questions import Questions
-from sinkscope.evaluation.compressed.tables import COLUMNS, TABLES
-from sinkscope.evaluation.grids import Outcome
-from sinkscope.evaluation.grids.tables import as_csv
+from sinkscope.experiments.eviction_table import COLUMNS, TABLES, records
+from sinkscope.experiments.masking import MaskingGrid, ablate
 from sinkscope.families import Model, load_model
+from sinkscope.grids import Keeping, Outcome, as_csv
 
 
 @pytest.fixture(scope="module")
@@ -43,31 +37,32 @@ def twin(twin_folders: dict[str, Path]) -> Model:
     return load_model(twin_folders["twin-ar"], device="cpu")
 
 
-def grid_of(twin: Model, n: int = 4, **changes: Any) -> Callable[..., list[Row]]:
-    measure = find_measure("passkey", Choice(examples=Examples(n=n, seed=1, room=36, batch_size=3)))(twin)
-    grid = Grid(**{"scorers": ("key-norm", "random"), "budgets": (1.0, 0.5), "draws": 2, **changes})
-    return lambda **options: measure_compression([(twin, measure)], grid, **options)
+def grid_of(twin: Model, n: int = 4, **changes: Any) -> Callable[..., list[KeysCell]]:
+    examples = Examples(n=n, seed=1, max_example_tokens=36, batch_size=3)
+    measure = find_measure("passkey", MeasureOptions(examples=examples, cached=True))(twin)
+    grid = EvictionGrid(**{"scorers": ("key-norm", "random"), "budgets": (1.0, 0.5), "draws": 2, **changes})
+    return lambda **options: compress_caches([measure], grid, Keeping(**options))
 
 
 def test_cells_are_scorers_by_layers_by_budgets_by_draws() -> None:
-    grid = Grid(
+    grid = EvictionGrid(
         scorers=("random", make_scorer("snapkv", window=32)), budgets=(1.0, 0.5, 64), skips=((), (0, 1)), draws=2,
         seed=7, protect_first=4,
     )  # fmt: skip
-    named = [(cell.scorer, cell.around, cell.kept, cell.draw) for cell in grid.cells_for("context")]
-    assert named == [(WHOLE, "", "1", 0)] + [
-        (scorer, around, kept, draw)
+    named = [(one.scorer, one.exceptions, one.kept) for one in grid.conditions("context")]
+    assert named == [(WHOLE, "", "1")] + [
+        (scorer, exceptions, kept)
         for scorer, draws in (("random", 2), ("snapkv window 32", 1))
-        for around in ("first 4", "skip 0 1, first 4")
+        for exceptions in ("first 4", "skip 0 1, first 4")
         for kept in ("0.5", "64 tokens")
-        for draw in range(draws)
+        for _ in range(draws)
     ]
-    made = [cell.compress for cell in grid.cells_for("context") if cell.compress is not None]
+    made = [one.compression for one in grid.conditions("context") if one.compression is not None]
     assert [one.seed for one in made[:3]] == [7, 8, 7]
     assert isinstance(made[0].how, Protect) and made[2].much == Tokens(64)
     assert {one.when for one in made} == {"prompt"}
-    [_, pruned] = Grid(scorers=("random",), budgets=(0.5,), prune_after=9).cells_for("decode")
-    assert pruned.compress == Compress("random", 0.5, when="decode", prune_after=9)
+    [_, pruned] = EvictionGrid(scorers=("random",), budgets=(0.5,), prune_after=9).conditions("decode")
+    assert pruned.compression == Compress("random", 0.5, when="decode", prune_after=9)
 
 
 @pytest.mark.parametrize(
@@ -86,31 +81,31 @@ def test_cells_are_scorers_by_layers_by_budgets_by_draws() -> None:
 )
 def test_a_grid_that_makes_no_sense_is_refused(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=said):
-        Grid(**wrong)
+        EvictionGrid(**wrong)
 
 
 def test_pruning_needs_a_number_and_only_pruning_takes_one() -> None:
     with pytest.raises(UserError, match="--when decode needs --prune-after"):
-        Grid().cells_for("decode")
+        EvictionGrid().conditions("decode")
     with pytest.raises(UserError, match="--prune-after is for --when decode"):
-        Grid(prune_after=3).cells_for("context")
+        EvictionGrid(prune_after=3).conditions("context")
 
 
 def test_cells_are_kept_and_taken_up_again(twin: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = grid_of(twin)(out=tmp_path / "grid")
-    assert [(row.cell.scorer, row.cell.draw) for row in first] == [
+    assert [(row.condition.scorer, row.draw) for row in first] == [
         (WHOLE, 0), ("key-norm", 0), ("random", 0), ("random", 1),
     ]  # fmt: skip
     with pytest.raises(UserError, match="holds cells already"):
         grid_of(twin)(out=tmp_path / "grid")
     asked: list[Compress | None] = []
-    run = Questions.run
+    run = ExactAnswers.run
 
-    def counted(self: Questions, compress: Compress | None, observer: Callable[[int], None]) -> Any:
-        asked.append(compress)
-        return run(self, compress, observer)
+    def counted(self: ExactAnswers, condition: KeysCondition, observer: Callable[[int], None]) -> Any:
+        asked.append(condition.compression)
+        return run(self, condition, observer)
 
-    monkeypatch.setattr(Questions, "run", counted)
+    monkeypatch.setattr(ExactAnswers, "run", counted)
     again = grid_of(twin)(out=tmp_path / "grid", resume=True)
     assert asked == [] and [row.seconds for row in again] == [row.seconds for row in first]
     grid_of(twin, budgets=(0.5, 0.25), draws=1)(out=tmp_path / "grid", resume=True)
@@ -121,18 +116,18 @@ def test_cells_are_kept_and_taken_up_again(twin: Model, tmp_path: Path, monkeypa
 
 def test_cells_are_read_as_they_were_run(twin: Model, tmp_path: Path) -> None:
     run = grid_of(twin, skips=((0,),), protect_first=2)(out=tmp_path / "grid")
-    for old, new in zip(run, read_rows(tmp_path / "grid"), strict=True):
-        assert (new.cell, new.settings, new.kept, new.tokens) == (old.cell, old.settings, old.kept, old.tokens)
+    for old, new in zip(run, read_evictions(tmp_path / "grid"), strict=True):
+        assert (new.condition.to_dict(), new.settings, new.stats) == (old.condition.to_dict(), old.settings, old.stats)
         assert new.outcome.numerators.tolist() == old.outcome.numerators.tolist()
 
 
 def test_a_folder_of_another_kind_of_grid_is_refused(twin: Model, tmp_path: Path) -> None:
-    copies = find_ablated("copy", Examples(n=2, room=24))(twin)
-    ablate([(twin, copies)], Ablation(keys=(1,), controls=()), out=tmp_path / "grid")
+    copies = find_measure("copy", MeasureOptions(examples=Examples(n=2, max_example_tokens=24)))(twin)
+    ablate([copies], MaskingGrid(keys=(1,), controls=()), Keeping(out=tmp_path / "grid"))
     with pytest.raises(UserError, match="line 1 is no cell of a comparison of compressed caches"):
-        read_rows(tmp_path / "grid")
+        read_evictions(tmp_path / "grid")
     with pytest.raises(UserError, match="name a folder that `sinkscope compress --out` wrote"):
-        read_rows(tmp_path / "nowhere")
+        read_evictions(tmp_path / "nowhere")
 
 
 def test_everything_is_checked_before_the_first_cell(twin: Model, tmp_path: Path) -> None:
@@ -148,20 +143,20 @@ RIGHT, HALF, NONE = exact(*[1] * 20), exact(*[1, 0] * 10), exact(*[0] * 20)
 
 
 def test_a_scorer_is_beyond_behind_or_within_the_noise_of_random() -> None:
-    rows = made_rows({"key-norm": [NONE], "streaming": [RIGHT], "key-diff": [HALF], "random": [HALF, HALF]})
-    assert {one.scorer: one.gain.verdict for one in contrasts(rows)} == {
+    rows = eviction_cells({"key-norm": [NONE], "streaming": [RIGHT], "key-diff": [HALF], "random": [HALF, HALF]})
+    assert {one.cell.condition.scorer: one.gain.verdict for one in contrasts(rows)} == {
         "key-norm": "behind", "streaming": "beyond", "key-diff": "within noise",
     }  # fmt: skip
-    gains = {one.scorer: one.gain.value for one in contrasts(rows)}
+    gains = {one.cell.condition.scorer: one.gain.value for one in contrasts(rows)}
     assert gains == {"key-norm": -0.5, "streaming": 0.5, "key-diff": 0.0}
-    said = verdicts(rows)
+    said = [str(one) for one in verdicts(rows)]
     assert said[1].startswith("m, t (n = 20): streaming is beyond random, mean of 2 draws at 0.5 (+0.500, +0.")
     assert "key-norm is behind random" in said[0] and "key-diff is within noise of random" in said[2]
 
 
 def test_of_low_scores_the_lower_is_beyond() -> None:
     low, high = (Outcome(value * np.linspace(0.5, 1.5, 9), np.ones(9), exact=False) for value in (1.0, 2.0))
-    rows = made_rows({"streaming": [low], "random": [high]}, better="low")
+    rows = eviction_cells({"streaming": [low], "random": [high]}, better="low")
     [one] = contrasts(rows)
     assert one.gain.verdict == "beyond" and one.gain.value == pytest.approx(1.0)
     made = records(rows)
@@ -169,22 +164,22 @@ def test_of_low_scores_the_lower_is_beyond() -> None:
 
 
 def test_random_is_matched_in_what_is_excepted() -> None:
-    plain = made_rows({"key-norm": [RIGHT], "random": [NONE]})
-    skipping = made_rows({"key-norm": [HALF], "random": [HALF]}, skips=((0, 1),))
+    plain = eviction_cells({"key-norm": [RIGHT], "random": [NONE]})
+    skipping = eviction_cells({"key-norm": [HALF], "random": [HALF]}, skips=((0, 1),))
     found = contrasts([*plain, *skipping[1:]])
-    assert [(one.around, one.gain.value) for one in found] == [("", 1.0), ("skip 0 1", 0.0)]
+    assert [(one.cell.condition.exceptions, one.gain.value) for one in found] == [("", 1.0), ("skip 0 1", 0.0)]
 
 
 def test_without_random_nothing_is_claimed() -> None:
-    rows = made_rows({"key-norm": [RIGHT], "streaming": [HALF]})
+    rows = eviction_cells({"key-norm": [RIGHT], "streaming": [HALF]})
     assert contrasts(rows) == []
-    [said] = verdicts(rows)
+    [said] = map(str, verdicts(rows))
     assert "not set against random keys: key-norm, streaming" in said
 
 
 def test_one_example_has_no_interval_and_no_verdict() -> None:
     one = Outcome(np.array([3.0]), np.array([2.0]), exact=False)
-    rows = made_rows({"key-norm": [one], "random": [one]}, better="low")
+    rows = eviction_cells({"key-norm": [one], "random": [one]}, better="low")
     assert [one.gain.verdict for one in contrasts(rows)] == ["too few"]
     made = records(rows)[1]
     assert (made["score"], made["low"], made["difference_low"]) == (1.5, None, None)
@@ -192,30 +187,37 @@ def test_one_example_has_no_interval_and_no_verdict() -> None:
 
 
 def test_where_nothing_was_dropped_nothing_is_compared() -> None:
-    rows = made_rows({"key-norm": [RIGHT], "random": [HALF]})
-    rows = [rows[0], *[made_row(row.cell, row.outcome, kept=1.0, when="decode") for row in rows[1:]]]
+    rows = eviction_cells({"key-norm": [RIGHT], "random": [HALF]})
+    rows = [
+        replace(row, stats={**row.stats, "kept": 1.0}, condition=replace(row.condition, point="decode")) for row in rows
+    ]
     assert contrasts(rows) == []
     assert any(
-        "key-norm at 0.5: nothing was dropped: no layer ever held more than --prune-after" in one
+        "key-norm at 0.5: nothing was dropped: no layer ever held more than --prune-after" in str(one)
         for one in verdicts(rows)
     )
     assert TABLES.shown(records(rows)[1])["difference"] == "nothing dropped"
 
 
 def test_records_say_how_cells_were_made_and_what_they_weigh() -> None:
-    rows = made_rows({"key-norm": [HALF], "random": [HALF]}, skips=((0,),), seed=11)
+    rows = eviction_cells({"key-norm": [HALF], "random": [HALF]}, skips=((0,),), seed=11)
     whole, dropped, random = records(rows)
     assert (whole["scorer"], whole["kept"], whole["drop_seed"], whole["difference"]) == (WHOLE, "1", None, None)
-    assert (dropped["around"], dropped["kept"], dropped["kept_share"]) == ("skip 0", "0.5", 0.5)
+    assert (dropped["exceptions"], dropped["kept"], dropped["kept_share"]) == ("skip 0", "0.5", 0.5)
     assert (random["drop_seed"], random["gain"], dropped["gain"]) == (11, None, 0.0)
     assert (dropped["cache_bytes"], dropped["tokens_per_second"], dropped["peak_memory"]) == (4096.0, 20.0, 3145728)
-    assert (dropped["when"], dropped["seed"], dropped["room"], dropped["batch_size"]) == ("context", 3, 29, 7)
+    assert (dropped["when"], dropped["seed"], dropped["max_example_tokens"], dropped["batch_size"]) == (
+        "context",
+        3,
+        29,
+        7,
+    )
     read = list(csv.DictReader(io.StringIO(as_csv([whole, dropped, random]))))
     assert [line["scorer"] for line in read] == [WHOLE, "key-norm", "random"]
 
 
 def test_tables_for_people() -> None:
-    rows = made_rows({"key-norm": [NONE], "random": [HALF, RIGHT]})
+    rows = eviction_cells({"key-norm": [NONE], "random": [HALF, RIGHT]})
     shown = [TABLES.shown(one) for one in records(rows)]
     assert [row["scorer"] for row in shown] == [WHOLE, "key-norm", "random", "random #2"]
     assert shown[1]["difference"] == "-1.000 (-1.000 to -0.720)"
@@ -224,15 +226,3 @@ def test_tables_for_people() -> None:
     assert "### m, t: points (higher is better), n = 20" in text and "| random #2 |" in text
     assert "perplexity" not in text.split("scorer: which")[0]  # no cell has one, so no column does
     assert all(name in COLUMNS for name in TABLES.columns_of(shown))
-
-
-def test_labels_come_of_the_settings() -> None:
-    cell = cell_of(Compress(Protect(make_scorer("streaming", first=2), recent=5), SkipLayers(8, (1, 3))), draw=2)
-    assert (cell.scorer, cell.around, cell.kept, cell.draw) == (
-        "streaming first 2",
-        "skip 1 3, recent 5",
-        "8 tokens",
-        2,
-    )
-    assert cell.label == "streaming first 2, skip 1 3, recent 5"
-    assert compress_of(made_row(cell, HALF)) is cell.compress

@@ -6,21 +6,60 @@ from typing import Any
 
 import numpy as np
 import pytest
-from compressed_rows import made_rows as compressed
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_rows import exact
-from made_rows import made_rows as ablated
+from made_cells import eviction_cells, exact, masking_cells
 from scipy import stats
 
-from sinkscope.evaluation import ablation
-from sinkscope.evaluation import compressed as compression
-from sinkscope.evaluation.grids import Outcome, difference, pool
-from sinkscope.evaluation.grids.tables import difference_fields, score_fields, span, told
+from sinkscope.experiments import eviction, eviction_table, masking, masking_table
+from sinkscope.grids import Outcome, difference, pool
+from sinkscope.grids.table import difference_fields, score_fields, span, told
 from sinkscope.intervals import wilson_interval
 
 LAWS = settings(max_examples=25, deadline=None)
 NATS = Outcome(np.array([3.0]), np.array([2.0]), exact=False)
+
+
+@LAWS
+@given(st.lists(st.booleans(), min_size=1, max_size=40))
+def test_a_share_of_right_answers_has_wilsons_interval(right: list[bool]) -> None:
+    outcome = exact(*map(int, right))
+    assert outcome.score == pytest.approx(sum(right) / len(right))
+    assert outcome.interval() == wilson_interval(sum(right), len(right))
+
+
+def test_a_difference_is_paired() -> None:
+    # The same examples right: no difference but in examples not drawn. As many right, but others: a wider one.
+    right = [1, 0] * 20
+    assert difference([exact(*right)], [exact(*right)]) == difference([exact(*right[::-1])], [exact(*right[::-1])])
+    same = difference([exact(*right)], [exact(*right)])
+    assert same.value == 0 and same.low < 0 < same.high and not same.beyond
+    crossed = difference([exact(*right)], [exact(*right[::-1])])
+    assert crossed.value == 0 and crossed.low < 2 * same.low and crossed.high > 2 * same.high and not crossed.beyond
+
+
+def test_the_interval_of_a_difference_is_near_the_normal_one() -> None:
+    generator = np.random.default_rng(4)
+    first, second = (generator.random(900) < 0.7).astype(float), (generator.random(900) < 0.5).astype(float)
+    found = difference([exact(*first)], [exact(*second)])
+    error = (first - second).std() / 30
+    assert found.value == pytest.approx((first - second).mean())
+    # Two examples more, one at either bound, move the middle by 2 d / n, a twentieth of the error.
+    assert found.low == pytest.approx(found.value - 1.96 * error, abs=0.1 * error)
+    assert found.high == pytest.approx(found.value + 1.96 * error, abs=0.1 * error)
+    assert found.beyond
+
+
+def test_a_ratio_weighs_examples_by_their_size() -> None:
+    outcome = Outcome(np.array([2.0, 30.0] * 4), np.array([1.0, 10.0] * 4), exact=False)
+    assert outcome.score == pytest.approx(32 / 11)
+    low, high = outcome.interval()
+    assert 2.5 < low < 32 / 11 < high < 3.1
+
+
+def test_draws_of_a_control_are_averaged() -> None:
+    found = difference([exact(1, 1, 1, 1), exact(0, 0, 0, 0)], [exact(1, 0, 0, 0)])
+    assert found.value == pytest.approx(0.5 - 0.25)
 
 
 @pytest.mark.parametrize("n", [6, 7, 29])
@@ -70,10 +109,10 @@ def test_of_fewer_than_six_texts_a_difference_has_no_interval(n: int) -> None:
     dear, cheap = (Outcome(np.linspace(*ends, n), np.ones(n), exact=False) for ends in ((3.0, 4.2), (1.5, 2.5)))
     found = difference([dear], [cheap])
     assert found.sure == found.beyond == (n >= 6) and found.unsure == (None if n >= 6 else "too few")
-    rows = ablated(dear, {"lowest": [cheap]}, better="low")
-    [one], [sentence] = ablation.contrasts(rows), ablation.verdicts(rows)
+    rows = masking_cells(dear, {"lowest": [cheap]}, better="low")
+    [one], [sentence] = masking.contrasts(rows), masking.verdicts(rows)
     assert one.to_dict()["verdict"] == ("beyond" if n >= 6 else "too few")
-    assert ("too few" in sentence) == ("not compared" in sentence) == (n < 6)
+    assert ("too few" in str(sentence)) == ("not compared" in str(sentence)) == (n < 6)
 
 
 @pytest.mark.parametrize("n", range(2, 13))
@@ -96,28 +135,30 @@ def test_of_one_example_nothing_is_left_out(pair: tuple[Outcome, Outcome]) -> No
 
 @pytest.mark.parametrize("n", [1, 3, 5])
 def test_of_few_examples_both_grids_say_that_they_are_too_few(n: int) -> None:
-    masked = ablated(exact(*[0] * n), {"random": [exact(*[1] * n)]})
-    dropped = compressed({"key-norm": [exact(*[0] * n)], "random": [exact(*[1] * n)]})
+    masked = masking_cells(exact(*[0] * n), {"random": [exact(*[1] * n)]})
+    dropped = eviction_cells({"key-norm": [exact(*[0] * n)], "random": [exact(*[1] * n)]})
     for found, sentences in (
-        ([one.to_dict() for one in ablation.contrasts(masked)], ablation.verdicts(masked)),
-        ([one.to_dict() for one in compression.contrasts(dropped)], compression.verdicts(dropped)),
+        ([one.to_dict() for one in masking.contrasts(masked)], masking.verdicts(masked)),
+        ([one.to_dict() for one in eviction.contrasts(dropped)], eviction.verdicts(dropped)),
     ):
         assert [(one["low"], one["high"], one["verdict"]) for one in found] == [(None, None, "too few")]
-        assert len(sentences) == 1 and "not compared with random" in sentences[0] and "too few" in sentences[0]
-    for one in (ablation.records(masked)[1], compression.records(dropped)[1]):
+        assert (
+            len(sentences) == 1 and "not compared with random" in str(sentences[0]) and "too few" in str(sentences[0])
+        )
+    for one in (masking_table.records(masked)[1], eviction_table.records(dropped)[1]):
         assert (one["difference"], one["difference_low"], one["difference_unsure"]) == (-1, None, "too few")
         assert (one["low"], one["high"], one["unsure"]) == (*wilson_interval(0, n), None)
-    assert ablation.TABLES.shown(ablation.records(masked)[1])["difference"] == "-1.000 (too few)"
-    [shown] = ablation.records(ablated(NATS, {}, better="low"))[1:]
+    assert masking_table.TABLES.shown(masking_table.records(masked)[1])["difference"] == "-1.000 (too few)"
+    [shown] = masking_table.records(masking_cells(NATS, {}, better="low"))[1:]
     assert (shown["low"], shown["high"]) == (None, None)
-    assert ablation.TABLES.shown(shown)["95 % interval"] == "too few"
+    assert masking_table.TABLES.shown(shown)["95 % interval"] == "too few"
 
 
 def test_texts_that_all_differ_alike_decide_nothing() -> None:
     dear, cheap = (Outcome(np.full(9, value), np.ones(9), exact=False) for value in (3.0, 1.0))
     assert difference([dear], [cheap]).verdict == dear.unsure == "all alike"
-    [sentence] = ablation.verdicts(ablated(dear, {"lowest": [cheap]}, better="low"))
-    assert "not compared with lowest (+2.000, all alike)" in sentence
+    [sentence] = masking.verdicts(masking_cells(dear, {"lowest": [cheap]}, better="low"))
+    assert "not compared with lowest (+2.000, all alike)" in str(sentence)
 
 
 def test_scores_with_and_without_an_interval() -> None:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
-from grid_samples import NAMES, measure, picture_set, trained
+from picture_samples import NAMES, measure, picture_set, trained
 
 from sinkscope.errors import UserError
+from sinkscope.experiments.pictures import PatchCondition, PictureAccuracy, measure_on, send
+from sinkscope.grids import Measured, Outcome
 from sinkscope.selection import Link, SelectiveViT, find_channel, find_selector, seed_channels
 from sinkscope.selection.costs import flops
 from sinkscope.selection.data import normalised
 from sinkscope.selection.digital import find_digital
-from sinkscope.selection.grid import Cell, Measure, measure_on
-from sinkscope.selection.grid.sending import send
 
 AWGN = find_channel("awgn")
 N = 11
@@ -23,6 +24,10 @@ N = 11
 
 def ignore(_: int) -> None:
     """Nobody watches."""
+
+
+def ran(found: Measured) -> tuple[Outcome, dict[str, Any]]:
+    return found.outcome, found.stats
 
 
 def guesses(model: SelectiveViT, images: torch.Tensor, alpha: float, **given: object) -> torch.Tensor:
@@ -34,7 +39,7 @@ def guesses(model: SelectiveViT, images: torch.Tensor, alpha: float, **given: ob
     return torch.cat(alone)
 
 
-def received(one: Measure, cell: Cell) -> torch.Tensor:
+def received(one: PictureAccuracy, cell: PatchCondition) -> torch.Tensor:
     """What the decoder was given, (picture, token, number)."""
     seen: list[torch.Tensor] = []
     hook = one.trained.model.codec.decoder.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
@@ -52,27 +57,29 @@ def test_answers_are_those_of_single_pictures(way: str, batch_size: int) -> None
     selector = find_selector(way, seed=3) if way == "random" else find_selector(way)
     expected = guesses(model, data.pixels(range(N)), 0.3, selector=selector) == data.labels
     told: list[int] = []
-    outcome, weighed = one.run(Cell(way=way, alpha=0.3, seed=3 if way == "random" else None), told.append)
+    outcome, stats = ran(one.run(PatchCondition(way=way, alpha=0.3, seed=3 if way == "random" else None), told.append))
     assert outcome.numerators.tolist() == expected.double().tolist() and outcome.exact
     assert outcome.denominators.tolist() == [1.0] * N
     assert told == ([4, 8, 11] if batch_size == 4 else [11])
     kept = math.ceil(0.3 * 35) / 35
-    assert (weighed.asked, weighed.sent, weighed.most) == pytest.approx((kept, kept, kept))
-    assert (weighed.symbols, weighed.rho, weighed.fits, weighed.bits) == (0.0, 0.0, None, None)
+    assert (stats["asked"], stats["sent"], stats["most"]) == pytest.approx((kept, kept, kept))
+    assert (stats["symbols"], stats["rho"], stats["fits"], stats["bits"]) == (0.0, 0.0, None, None)
     costs = flops(model, 0.3)
-    assert (weighed.camera, weighed.server, weighed.whole) == (costs.camera, costs.server, costs.whole)
+    assert (stats["camera"], stats["server"], stats["whole"]) == (costs.camera, costs.server, costs.whole)
 
 
 def test_another_draw_is_another_choice() -> None:
     one = measure(24, 24)
     model, images = one.trained.model, one.data.pixels(range(24))
-    kept = [model(images, 0.2, selector=Cell(way="random", alpha=0.2, seed=seed).selector).kept for seed in (0, 1)]
+    kept = [
+        model(images, 0.2, selector=PatchCondition(way="random", alpha=0.2, seed=seed).selector).kept for seed in (0, 1)
+    ]
     assert not torch.equal(*kept)
 
 
 def test_noise_follows_from_the_seed_and_leaves_the_callers_alone() -> None:
     one = measure(9, 7)
-    cell = Cell(way="gates", alpha=0.9, channel=AWGN, rate=0.5, snr=-10.0, seed=1)
+    cell = PatchCondition(way="gates", alpha=0.9, channel=AWGN, rate=0.5, snr=-10.0, seed=1)
     before = torch.random.get_rng_state()
     first = received(one, cell)
     assert torch.equal(torch.random.get_rng_state(), before)
@@ -88,62 +95,62 @@ def test_an_snr_of_infinity_is_the_codec_without_noise() -> None:
     model, images = one.trained.model, one.data.pixels(range(N))
     link = Link(AWGN, 0.3, math.inf)
     expected = guesses(model, images, 0.5, link=link) == one.data.labels
-    outcome, weighed = one.run(Cell(way="gates", alpha=0.5, channel=AWGN, rate=0.3, snr=math.inf), ignore)
+    outcome, stats = ran(one.run(PatchCondition(way="gates", alpha=0.5, channel=AWGN, rate=0.3, snr=math.inf), ignore))
     assert outcome.numerators.tolist() == expected.double().tolist()
     symbols = (math.ceil(0.5 * 35) + 1) * math.ceil(0.3 * 32)
-    assert weighed.symbols == symbols and weighed.rho == pytest.approx(symbols / (3 * 20 * 28))
-    assert weighed.camera == flops(model, 0.5, link).camera
+    assert stats["symbols"] == symbols and stats["rho"] == pytest.approx(symbols / (3 * 20 * 28))
+    assert stats["camera"] == flops(model, 0.5, link).camera
 
 
 def test_a_file_has_as_many_symbols_as_the_selection_and_arrives_or_not() -> None:
     one = measure(N)
     model, data = one.trained.model, one.data
-    cell = Cell(way="resized", digital=True, alpha=0.3, channel=AWGN, rate=0.3, snr=4.0)
+    cell = PatchCondition(way="resized", digital=True, alpha=0.3, channel=AWGN, rate=0.3, snr=4.0)
     symbols = (math.ceil(0.3 * 35) + 1) * math.ceil(0.3 * 32)
     arrived = find_digital("resized")(data.images.numpy(), symbols, 4.0)
     seen = normalised(torch.from_numpy(arrived.images))
     expected = guesses(model, seen, 1.0) == data.labels
-    outcome, weighed = one.run(cell, ignore)
+    outcome, stats = ran(one.run(cell, ignore))
     assert outcome.numerators.tolist() == expected.double().tolist()
-    assert (weighed.symbols, weighed.fits, weighed.bits) == (symbols, 1.0, arrived.bits[0])
-    assert weighed.sent is None and weighed.most is None
+    assert (stats["symbols"], stats["fits"], stats["bits"]) == (symbols, 1.0, arrived.bits[0])
+    assert stats["sent"] is None and stats["most"] is None
     whole = flops(model, 1.0)
-    assert (weighed.camera, weighed.server) == (0.0, whole.total)
+    assert (stats["camera"], stats["server"]) == (0.0, whole.total)
 
 
 def test_a_file_that_does_not_fit_counts_as_wrong() -> None:
     one = measure(N)
     labels = one.trained.model(normalised(torch.zeros_like(one.data.images)), 1.0).logits.argmax(-1)
     all_black_is_right = replace(one, data=replace(one.data, labels=labels))
-    cell = Cell(way="jpeg", digital=True, alpha=0.1, channel=AWGN, rate=0.1, snr=-10.0)
-    outcome, weighed = all_black_is_right.run(cell, ignore)
-    assert outcome.score == 0.0 and weighed.fits == 0.0 and weighed.bits == 0.0
+    cell = PatchCondition(way="jpeg", digital=True, alpha=0.1, channel=AWGN, rate=0.1, snr=-10.0)
+    outcome, stats = ran(all_black_is_right.run(cell, ignore))
+    assert outcome.score == 0.0 and stats["fits"] == 0.0 and stats["bits"] == 0.0
 
 
 def test_with_any_number_of_bits_a_picture_arrives_whole() -> None:
     one = measure(N)
-    alone, _ = one.run(Cell(way="whole", alpha=1.0), ignore)
+    alone, _ = ran(one.run(PatchCondition(way="whole", alpha=1.0), ignore))
     link = {"channel": AWGN, "rate": 0.1, "snr": math.inf}
-    arrived, weighed = one.run(Cell(way="resized", digital=True, alpha=0.1, **link), ignore)  # type: ignore[arg-type]
-    assert arrived.numerators.tolist() == alone.numerators.tolist() and weighed.fits == 1.0
+    arrived, stats = ran(one.run(PatchCondition(way="resized", digital=True, alpha=0.1, **link), ignore))  # type: ignore[arg-type]
+    assert arrived.numerators.tolist() == alone.numerators.tolist() and stats["fits"] == 1.0
 
 
-def test_what_a_mode_really_sends_is_told() -> None:
+def test_what_a_mode_sends_is_told() -> None:
     one = measure(N, mode="up-to")
     model = one.trained.model
     shares = model(one.data.pixels(range(N)), 0.6, mode="up-to").share
     assert shares.min() < shares.max()
-    _, weighed = one.run(Cell(way="gates", alpha=0.6, mode="up-to"), ignore)
-    assert weighed.sent == pytest.approx(shares.mean().item()) and weighed.most == pytest.approx(shares.max().item())
-    assert weighed.asked == pytest.approx(21 / 35)
-    _, exact = one.run(Cell(way="gates", alpha=0.6), ignore)
-    assert exact.sent == pytest.approx(21 / 35)
-    assert weighed.camera + weighed.server < exact.camera + exact.server
+    _, stats = ran(one.run(PatchCondition(way="gates", alpha=0.6, mode="up-to"), ignore))
+    assert stats["sent"] == pytest.approx(shares.mean().item()) and stats["most"] == pytest.approx(shares.max().item())
+    assert stats["asked"] == pytest.approx(21 / 35)
+    _, exact = ran(one.run(PatchCondition(way="gates", alpha=0.6), ignore))
+    assert exact["sent"] == pytest.approx(21 / 35)
+    assert stats["camera"] + stats["server"] < exact["camera"] + exact["server"]
 
 
-def test_what_can_not_be_measured_names_the_cell() -> None:
-    with pytest.raises(UserError, match=r"^tiny, cls-attention at 0\.5: this selector looks at attention"):
-        measure(network="plain").check(Cell(way="cls-attention", alpha=0.5))
+def test_a_selector_that_needs_attention_is_refused_where_there_is_none() -> None:
+    with pytest.raises(UserError, match=r"^this selector looks at attention"):
+        measure(network="plain").check(PatchCondition(way="cls-attention", alpha=0.5))
 
 
 def test_the_first_pictures_are_taken() -> None:

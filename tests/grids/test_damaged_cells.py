@@ -13,13 +13,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from sinkscope.errors import UserError
-from sinkscope.evaluation import ablation, compressed
-from sinkscope.evaluation.grids import Examples, Outcome
-from sinkscope.evaluation.grids.tables import as_csv
+from sinkscope.evaluation import Examples, MeasureOptions, find_measure
+from sinkscope.experiments import eviction, eviction_table, masking, masking_table
 from sinkscope.families import Model, load_model
+from sinkscope.grids import Keeping, Outcome, as_csv
 
 JUNK: tuple[Any, ...] = (None, "x", [], {}, -1, nan, True, 1e300, 0)
-EXAMPLES = Examples(n=3, seed=1, room=36)
+EXAMPLES = Examples(n=3, seed=1, max_example_tokens=36)
 
 
 @dataclass(frozen=True)
@@ -28,38 +28,38 @@ class Kind:
 
     twin: str
     run: Callable[..., Sequence[Any]]
-    """Of a loaded model; options go to the grid's runner."""
+    """Of a loaded model; options are those of `Keeping`."""
     read: Callable[[Path], Sequence[Any]]
     tell: Callable[[Sequence[Any]], str]
     """Everything that is said of rows."""
 
 
 def dropped(model: Model, **options: Any) -> Sequence[Any]:
-    measure = compressed.find_measure("passkey", compressed.Choice(examples=EXAMPLES))(model)
-    grid = compressed.Grid(scorers=("key-norm", "random"), budgets=(0.5,), protect_first=1)
-    return compressed.measure_compression([(model, measure)], grid, **options)
+    measure = find_measure("passkey", MeasureOptions(examples=EXAMPLES, cached=True))(model)
+    grid = eviction.EvictionGrid(scorers=("key-norm", "random"), budgets=(0.5,), protect_first=1)
+    return eviction.compress_caches([measure], grid, Keeping(**options))
 
 
 def masked(model: Model, **options: Any) -> Sequence[Any]:
-    measure = ablation.find_measure("copy", EXAMPLES)(model)
-    return ablation.ablate([(model, measure)], ablation.Grid(keys=(1,), controls=("random",)), **options)
+    measure = find_measure("copy", MeasureOptions(examples=EXAMPLES))(model)
+    return masking.ablate([measure], masking.MaskingGrid(keys=(1,), controls=("random",)), Keeping(**options))
 
 
 def told_of_dropped(rows: Sequence[Any]) -> str:
-    made = compressed.records(rows)
-    said = [one.to_dict() for one in compressed.contrasts(rows)], compressed.verdicts(rows)
-    return json.dumps([made, said], allow_nan=False) + "\n" + compressed.TABLES.markdown(made) + as_csv(made)
+    made = eviction_table.records(rows)
+    said = [one.to_dict() for one in eviction.contrasts(rows)], [str(one) for one in eviction.verdicts(rows)]
+    return json.dumps([made, said], allow_nan=False) + "\n" + eviction_table.TABLES.markdown(made) + as_csv(made)
 
 
 def told_of_masked(rows: Sequence[Any]) -> str:
-    made = ablation.records(rows)
-    said = [one.to_dict() for one in ablation.contrasts(rows)], ablation.verdicts(rows)
-    return json.dumps([made, said], allow_nan=False) + "\n" + ablation.TABLES.markdown(made) + as_csv(made)
+    made = masking_table.records(rows)
+    said = [one.to_dict() for one in masking.contrasts(rows)], [str(one) for one in masking.verdicts(rows)]
+    return json.dumps([made, said], allow_nan=False) + "\n" + masking_table.TABLES.markdown(made) + as_csv(made)
 
 
 KINDS = {
-    "compress": Kind("twin-ar", dropped, compressed.read_rows, told_of_dropped),
-    "ablate": Kind("twin-dlm", masked, ablation.read_rows, told_of_masked),
+    "compress": Kind("twin-ar", dropped, eviction.read_evictions, told_of_dropped),
+    "ablate": Kind("twin-dlm", masked, masking.read_maskings, told_of_masked),
 }
 
 
@@ -157,9 +157,11 @@ def test_weights_that_can_not_be_are_refused(
     out = tmp_path / "grid"
     dropped(load_model(twin_folders["twin-ar"], device="cpu"), out=out)
     lines = (out / "cells.jsonl").read_text().splitlines()
-    (out / "cells.jsonl").write_text("\n".join([damaged(lines[0], ("measured", place), junk), *lines[1:]]) + "\n")
+    (out / "cells.jsonl").write_text(
+        "\n".join([damaged(lines[0], ("measured", "stats", place), junk), *lines[1:]]) + "\n"
+    )
     with pytest.raises(UserError, match="line 1 is no cell of"):
-        compressed.read_rows(out)
+        eviction.read_evictions(out)
 
 
 def test_a_folder_in_place_of_the_file_is_told(kind: Kind, twin_folders: dict[str, Path], tmp_path: Path) -> None:

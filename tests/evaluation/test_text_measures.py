@@ -1,4 +1,4 @@
-"""Perplexity after a compressed context: windows, scores by hand, and the haystacks of the needle test."""
+"""Continuations after a compressed context: windows, and scores by hand."""
 
 from pathlib import Path
 
@@ -8,12 +8,9 @@ from harness_runs import letter_causal
 
 from sinkscope.compression import Compress, compress_prefix
 from sinkscope.errors import UserError
-from sinkscope.evaluation.answers import first_number
-from sinkscope.evaluation.compressed import Choice, Examples, find_measure
-from sinkscope.evaluation.compressed.continuations import Continuations, cut
-from sinkscope.evaluation.compressed.questions import Questions
+from sinkscope.evaluation import Examples, KeysCondition, MeasureOptions, find_measure
+from sinkscope.evaluation.text_measures import Continuations, cut
 from sinkscope.families import Model, load_model
-from sinkscope.language.problems import split_of
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +26,9 @@ def twin(twin_folders: dict[str, Path]) -> Model:
 
 
 def measured(model: Model, task: str, when: str | None = None, n: int = 3, **choice: object) -> Continuations:
-    made = find_measure(task, Choice(examples=Examples(n=n, batch_size=2), when=when, **choice))(model)  # type: ignore[arg-type]
+    made = find_measure(
+        task, MeasureOptions(examples=Examples(n=n, batch_size=2), cached=True, when=when, **choice)  # type: ignore[arg-type]
+    )(model)  # fmt: skip
     assert isinstance(made, Continuations)
     return made
 
@@ -48,9 +47,9 @@ def file(tmp_path: Path) -> Path:
 
 def test_a_text_is_cut_into_windows_of_four_fifths_and_one(letters: Model, file: Path) -> None:
     measure = measured(letters, str(file), window=40)
-    assert [(len(one.context), len(one.scored)) for one in measure.windows] == [(32, 8), (32, 8), (20, 5)]
+    assert [(len(one.given), len(one.scored)) for one in measure.windows] == [(32, 8), (32, 8), (20, 5)]
     assert letters.tokenizer is not None
-    whole = [token for one in measure.windows for token in [*one.context, *one.scored]]
+    whole = [token for one in measure.windows for token in [*one.given, *one.scored]]
     assert whole == list(letters.tokenizer(file.read_text())["input_ids"])
     assert measured(letters, str(file), window=45).n == 2  # the last 15 tokens are too few
     assert (measure.task, measure.better, measure.settings()["window"]) == ("tides.txt", "low", 40)
@@ -61,7 +60,7 @@ def test_a_text_is_cut_into_windows_of_four_fifths_and_one(letters: Model, file:
 def test_every_window_begins_with_the_tokens_that_a_text_begins_with(twin: Model) -> None:
     start = twin.family.special_ids[1]
     found = cut(twin, [start, *range(30, 70)], 21)
-    assert [[*one.context, *one.scored] for one in found] == [[start, *range(30, 50)], [start, *range(50, 70)]]
+    assert [[*one.given, *one.scored] for one in found] == [[start, *range(30, 50)], [start, *range(50, 70)]]
 
 
 @pytest.mark.parametrize("when", ["context", "decode"])
@@ -70,18 +69,19 @@ def test_scores_are_those_of_a_prefix_without_the_first_token(letters: Model, fi
     pruning = {} if when == "context" else {"when": when, "prune_after": 20}
     compress = Compress("streaming", 0.5, **pruning)  # type: ignore[arg-type]
     measure = measured(letters, str(file), when, window=40)
-    outcome, weighed = measure.run(compress, lambda _: None)
+    found = measure.run(KeysCondition(compression=compress, point=when), lambda _: None)
+    outcome, stats = found.outcome, found.stats
     for window, nats, count in zip(measure.windows, outcome.numerators, outcome.denominators, strict=True):
-        cache = compress_prefix(letters, [window.context], compress).cache(letters)
+        cache = compress_prefix(letters, [window.given], compress).cache(letters)
         total = 0.0
         with torch.no_grad():
             for place, (token, following) in enumerate(zip(window.scored, window.scored[1:], strict=False)):
-                positions = torch.tensor([[len(window.context) + place]])
+                positions = torch.tensor([[len(window.given) + place]])
                 logits = letters.network(torch.tensor([[token]]), position_ids=positions, cache=cache).logits[0, -1]
                 total -= float(logits.log_softmax(-1)[following])
         assert nats == pytest.approx(total, abs=2e-3) and count == len(window.scored) - 1
-    assert weighed.tokens == sum(len(one.scored) - 1 for one in measure.windows)
-    assert weighed.kept < 0.9 and not outcome.exact
+    assert stats["tokens"] == sum(len(one.scored) - 1 for one in measure.windows)
+    assert stats["kept"] < 0.9 and not outcome.exact
 
 
 def test_one_window_is_told_to_say_nothing_of_others(letters: Model, file: Path) -> None:
@@ -95,56 +95,13 @@ def test_one_window_is_told_to_say_nothing_of_others(letters: Model, file: Path)
         ("  \n", {}, "holds no text"),
         ("x" * 99, {"window": 3}, "a window takes at least 16 tokens, got 3"),
         ("x" * 1200, {"window": 1100}, "has 1100 tokens, the context of"),
-        ("x" * 99, {"when": "block"}, "--when block is about questions"),
+        ("x" * 99, {"when": "block"}, "--when block is not for it, use context, decode"),
     ],
 )
-def test_texts_that_can_not_be_measured_are_refused(
+def test_texts_that_can_not_be_foundare_refused(
     letters: Model, tmp_path: Path, content: str, choice: dict[str, object], said: str
 ) -> None:
     (tmp_path / "text.txt").write_text(content)
     with pytest.raises(UserError) as caught:
         measured(letters, str(tmp_path / "text.txt"), **choice)  # type: ignore[arg-type]
     assert said in str(caught.value)
-
-
-def needles(model: Model, **choice: object) -> Questions:
-    made = find_measure("needle", Choice(examples=Examples(n=12, batch_size=4), **choice))(model)  # type: ignore[arg-type]
-    assert isinstance(made, Questions)
-    return made
-
-
-@pytest.mark.filterwarnings("ignore::sinkscope.errors.TrainedLengthWarning")
-def test_needles_lie_at_their_depths_in_texts_of_their_lengths(twin: Model, letters: Model) -> None:
-    lengths, depths = [40, 50], [0.0, 0.5, 1.0]
-    for model, lengths, filler in ((twin, [40, 50], 5), (letters, [500, 700], 150)):
-        measure = needles(model, lengths=lengths, depths=depths)
-        assert measure.n == 12 and measure.settings()["depths"] == depths
-        places = [(length, depth) for length in lengths for depth in depths for _ in range(2)]
-        for (length, depth), example, asked in zip(places, measure.examples, measure.asked, strict=True):
-            assert length - 2 * filler <= len(asked.context) <= length + 1
-            assert example.context.count(example.answer) == 1 and first_number(example.answer, example.answer)
-            place = example.context.index(example.answer) / len(example.context)
-            assert {0.0: place < 0.35, 0.5: 0.2 < place < 0.85, 1.0: place > 0.65}[depth]
-            assert example.answer not in example.prompt[len(example.context) :]
-
-
-@pytest.mark.filterwarnings("ignore::sinkscope.errors.TrainedLengthWarning")
-def test_passkeys_of_the_little_language_are_held_out(twin: Model) -> None:
-    measure = needles(twin, lengths=[40])
-    assert {split_of(f"passkey {one.answer}") for one in measure.examples} == {"test"}
-    assert [one.prompt for one in needles(twin, lengths=[40]).examples] == [one.prompt for one in measure.examples]
-
-
-@pytest.mark.parametrize(
-    ("choice", "said"),
-    [
-        ({"depths": [0.5, 1.5]}, "depths lie between 0 .* got 1.5"),
-        ({"lengths": [0]}, "at least 1; got 0"),
-        ({"lengths": [40, 40]}, "a length is named twice"),
-        ({"lengths": [8]}, "a haystack of 8 tokens has no room"),
-        ({"lengths": [900]}, "the context is 64"),
-    ],
-)
-def test_haystacks_that_there_are_not_are_refused(twin: Model, choice: dict[str, object], said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        needles(twin, **choice)

@@ -1,16 +1,19 @@
 """What a grid can measure: perplexity and infilling beside exact answers, and over which texts."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from little_models import little_model
 
 from sinkscope.errors import UserError
-from sinkscope.evaluation.ablation import Examples, Grid, ablate, find_measure
+from sinkscope.evaluation import Examples, KeysCondition, MeasureOptions, find_measure
 from sinkscope.evaluation.infilling import infilling_accuracy
+from sinkscope.evaluation.measuring import KeysMeasure
 from sinkscope.evaluation.perplexity import perplexity
 from sinkscope.evaluation.texts import little_texts, prose, reactions
+from sinkscope.experiments.masking import MaskingGrid, ablate
 from sinkscope.families import Model, load_model
 from sinkscope.interventions import MaskSinks
 from sinkscope.sinks import Excess
@@ -30,26 +33,31 @@ def rxnmapper() -> Model:
     return load_model("rxnmapper", device="cpu")
 
 
+def measured(name: str, model: Model, **examples: Any) -> KeysMeasure:
+    return find_measure(name, MeasureOptions(examples=Examples(**examples)))(model)
+
+
 @pytest.mark.filterwarnings("ignore::sinkscope.errors.TrainedLengthWarning")
 def test_perplexity_and_infilling_are_measures_too(twin_folders: dict[str, Path], twin: Model) -> None:
     causal = load_model(twin_folders["twin-ar"], device="cpu")
-    examples = Examples(n=4, seed=2, room=48, batch_size=2)
+    examples = Examples(n=4, seed=2, max_example_tokens=48, batch_size=2)
+    options = MeasureOptions(examples=examples)
     texts = little_texts(4, length=48, seed=2)
-    rows = ablate([(causal, find_measure("perplexity", examples)(causal))], Grid(keys=(2,), controls=()))
+    rows = ablate([find_measure("perplexity", options)(causal)], MaskingGrid(keys=(2,), controls=()))
     for row in rows:
-        alone = perplexity(causal, texts, batch_size=2, intervention=row.cell.intervention)
+        alone = perplexity(causal, texts, batch_size=2, intervention=row.condition.intervention)
         assert row.outcome.score == pytest.approx(alone.nats_per_token)
         assert (row.better, row.unit) == ("low", "nats a token")
     assert rows[0].outcome.score != rows[1].outcome.score
-    grid = Grid(keys=(2,), controls=(), masking=IN_ONE_PASS)
-    rows = ablate([(twin, find_measure("infilling-0.5", examples)(twin))], grid)
+    grid = MaskingGrid(keys=(2,), controls=(), masking=IN_ONE_PASS)
+    rows = ablate([find_measure("infilling-0.5", options)(twin)], grid)
     for row in rows:
         [one] = infilling_accuracy(
-            twin, texts, ratios=(0.5,), draws=3, seed=2, batch_size=2, intervention=row.cell.intervention
+            twin, texts, ratios=(0.5,), draws=3, seed=2, batch_size=2, intervention=row.condition.intervention
         )
         assert row.outcome.numerators.tolist() == list(one.right)
         assert (row.task, row.outcome.score, row.better) == ("infilling-0.5", one.accuracy, "high")
-    assert {row.settings["measure"]["room"] for row in rows} == {48}
+    assert {row.settings["measure"]["max_example_tokens"] for row in rows} == {48}
 
 
 @pytest.mark.parametrize(
@@ -65,17 +73,19 @@ def test_perplexity_and_infilling_are_measures_too(twin_folders: dict[str, Path]
 def test_no_measure_depends_on_the_batch_size(tmp_path: Path, kind: str, task: str, masking: MaskSinks) -> None:
     """Lengths differ; sinks, drawn controls and rules alike."""
     model = little_model(tmp_path, kind)
-    grid = Grid(keys=(2, Excess(0.5)), controls=("equal-mass",), masking=masking)
+    grid = MaskingGrid(keys=(2, Excess(0.5)), controls=("equal-mass",), masking=masking)
     found = {}
     for size in (1, 3):
-        measure = find_measure(task, Examples(n=5, seed=4, room=36, batch_size=size))(model)
+        measure = measured(task, model, n=5, seed=4, max_example_tokens=36, batch_size=size)
         assert "batch_size" not in str(measure.settings())
-        found[size] = ablate([(model, measure)], grid)
+        found[size] = ablate([measure], grid)
     for row, alone in zip(found[3], found[1], strict=True):
         np.testing.assert_allclose(row.outcome.numerators, alone.outcome.numerators, rtol=1e-5)
         np.testing.assert_array_equal(row.outcome.denominators, alone.outcome.denominators)
         assert row.settings == alone.settings
-        assert row.removed == (None if alone.removed is None else pytest.approx(alone.removed, rel=1e-4))
+        assert row.stats["removed"] == (
+            None if alone.stats["removed"] is None else pytest.approx(alone.stats["removed"], rel=1e-4)
+        )
 
 
 @pytest.mark.parametrize(
@@ -90,51 +100,53 @@ def test_no_measure_depends_on_the_batch_size(tmp_path: Path, kind: str, task: s
 )
 def test_a_measure_that_a_model_cannot_have_is_refused(twin: Model, name: str, texts: str | None, said: str) -> None:
     with pytest.raises(UserError, match=said):
-        find_measure(name, Examples(n=2, room=24, texts=texts))(twin)
+        measured(name, twin, n=2, max_example_tokens=24, texts=texts)
 
 
 def test_what_no_model_can_have_is_refused_without_one(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"copy tells its own examples, texts 'prose' are for .* \(--texts\)"):
-        find_measure("copy", Examples(texts="prose"))
+    with pytest.raises(UserError, match=r"copy has examples of its own, texts 'prose' are for .* \(--texts\)"):
+        find_measure("copy", MeasureOptions(examples=Examples(texts="prose")))
     with pytest.raises(UserError, match="No such file or directory"):
-        find_measure("perplexity", Examples(texts=str(tmp_path / "nowhere.txt")))
-    with pytest.raises(UserError, match=r"unknown task 'chess'; choose one of .*perplexity, infilling-RATIO"):
-        find_measure("chess", Examples())
+        find_measure("perplexity", MeasureOptions(examples=Examples(texts=str(tmp_path / "nowhere.txt"))))
+    with pytest.raises(
+        UserError, match=r"unknown task 'chess'; choose one of .*perplexity, continuations, infilling-RATIO"
+    ):
+        find_measure("chess", MeasureOptions())
 
 
 def test_texts_come_from_a_file_too(twin: Model, tmp_path: Path) -> None:
     file = tmp_path / "texts.txt"
     file.write_text("Ann has the ball.\n\nBo has the cup.\n")
-    found = find_measure("infilling-0.3", Examples(texts=str(file)))(twin)
+    found = measured("infilling-0.3", twin, texts=str(file))
     assert (found.n, found.settings()["texts"]) == (2, str(file))
     file.write_text("\n")
     with pytest.raises(UserError, match="holds no text"):
-        find_measure("infilling-0.3", Examples(texts=str(file)))
+        find_measure("infilling-0.3", MeasureOptions(examples=Examples(texts=str(file))))
 
 
 def test_a_reaction_model_gets_reactions(rxnmapper: Model) -> None:
-    found = find_measure("infilling-0.3", Examples(n=500))(rxnmapper)
+    found = measured("infilling-0.3", rxnmapper, n=500)
     assert found.settings()["texts"] == "reactions" and found.n == len(reactions())
     with pytest.raises(UserError, match=r"has no token for 4\d% of prose; give texts .* \(--texts FILE"):
-        find_measure("infilling-0.3", Examples(texts="prose"))(rxnmapper)
+        measured("infilling-0.3", rxnmapper, texts="prose")
 
 
 def test_a_model_that_no_packaged_texts_fit_is_refused(rxnmapper: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sinkscope.evaluation.grids.which_texts._PACKAGED", {"prose": prose})
+    monkeypatch.setattr("sinkscope.evaluation.texts._PACKAGED", {"prose": prose})
     with pytest.raises(UserError, match=r"no token for .* of prose"):
-        find_measure("infilling-0.3", Examples())(rxnmapper)
+        measured("infilling-0.3", rxnmapper)
 
 
 def test_fewer_texts_than_were_asked_for_are_said(rxnmapper: Model) -> None:
-    [note] = find_measure("infilling-0.3", Examples(n=500))(rxnmapper).notes
+    [note] = measured("infilling-0.3", rxnmapper, n=500).notes
     assert note == "reactions has 32 texts, all are taken where 500 were asked for"
-    assert find_measure("infilling-0.3", Examples(n=32))(rxnmapper).notes == ()
-    assert find_measure("infilling-0.3", Examples(n=5))(rxnmapper).n == 5
+    assert measured("infilling-0.3", rxnmapper, n=32).notes == ()
+    assert measured("infilling-0.3", rxnmapper, n=5).n == 5
 
 
 def test_a_refusal_names_the_text(twin: Model, tmp_path: Path) -> None:
     file = tmp_path / "texts.txt"
     file.write_text("Ann has the ball. Bo has the cup.\nBo has the cup.\n")
-    measure = find_measure("infilling-0.3", Examples(texts=str(file)))(twin)
+    measure = measured("infilling-0.3", twin, texts=str(file))
     with pytest.raises(UserError, match=rf"7 keys can't be masked .*\(text 1 of {file}\)"):
-        measure.check(MaskSinks(7, detect="same", first_step=0))
+        measure.check(KeysCondition(MaskSinks(7, detect="same", first_step=0)))

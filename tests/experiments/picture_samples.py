@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
 import torch
 from tiny_vits import CHANNELS, CLASSES, OBLONG, selective
 
-from sinkscope.evaluation.grids import Outcome
+from sinkscope.experiments.pictures import PatchCondition, PictureAccuracy, measure_on
+from sinkscope.experiments.points import PatchCell
+from sinkscope.grids import Outcome
+from sinkscope.grids.cell import Cell
 from sinkscope.selection.data import ImageSet
-from sinkscope.selection.grid import Cell, Measure, Row, Weighed, measure_on
 from sinkscope.selection.saved import Trained
 
 NAMES = tuple(f"class {number}" for number in range(CLASSES))
-WEIGHED: dict[str, Any] = {
+STATS: dict[str, Any] = {
     "asked": 0.5, "sent": 0.5, "most": 0.5, "symbols": 30.0, "rho": 0.125, "fits": None, "bits": None,
     "camera": 300.0, "server": 100.0, "whole": 1600.0,
 }  # fmt: skip
@@ -40,23 +41,22 @@ def trained(mode: str = "exact", name: str = "tiny", network: str = "vit") -> Tr
     return Trained(model, "noise", NAMES, {"seed": 0}, name)
 
 
-def measure(n: int = 11, batch_size: int = 4, **model: Any) -> Measure:
+def measure(n: int = 11, batch_size: int = 4, **model: Any) -> PictureAccuracy:
     """The tiny model on noise."""
     return measure_on(trained(**model), picture_set(n), split="test", n=n, batch_size=batch_size)
 
 
-def made_row(cell: Cell, right: Sequence[int], model: str = "m", **weighed: Any) -> Row:
+def made_cell(condition: PatchCondition, right: Sequence[int], model: str = "m", **stats: Any) -> PatchCell:
     """A finished cell with these answers, 1 for right."""
     settings = {
         "model": {"name": model, "weights": f"weights of {model}", "dtype": "torch.float32", "device": "cpu"},
         "measure": {"task": "noise, test", "split": "test", "n": len(right), "pictures": "0"},
         "versions": {"sinkscope": "0", "torch": "0", "transformers": "0"},
-        "selection": {**cell.to_dict(), "noise_batch": None},
+        "condition": condition.to_dict(),
     }
     answers = np.array(right, dtype=np.float64)
-    known = {field.name: {**WEIGHED, **weighed}[field.name] for field in fields(Weighed)}
-    return Row(
-        model=model, task="noise, test", settings=json.loads(json.dumps(settings)), cell=cell,
+    return Cell(
+        model=model, task="noise, test", settings=json.loads(json.dumps(settings)), condition=condition,
         outcome=Outcome(answers, np.ones(len(right)), exact=True), better="high",
-        unit="share of pictures classified rightly", batch_size=4, seconds=1.5, weighed=Weighed(**known),
+        unit="share of pictures classified rightly", batch_size=4, seconds=1.5, stats={**STATS, **stats},
     )  # fmt: skip
