@@ -28,7 +28,7 @@ from sinkscope.decoding.autoregressive import decode_canvas
 from sinkscope.decoding.canvas import Canvas, lay_out
 from sinkscope.decoding.coupling import takes_padding
 from sinkscope.decoding.forward import Forward
-from sinkscope.decoding.protocols import MaskingStats, Step
+from sinkscope.decoding.protocols import Compression, MaskingStats, Step
 from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.decoding.settings import Settings
 from sinkscope.errors import UserError
@@ -69,8 +69,14 @@ class Answering(ABC):
     model: Model
     settings: Settings
     intervention: MaskSinks | None = None
-    compression: Compress | None = None
+    compression: Compression | None = None
     meter: Meter = field(default_factory=Meter)
+
+    @property
+    def compress(self) -> Compress | None:
+        """The compression, where it drops keys from a cache that can be looked at."""
+        assert self.compression is None or isinstance(self.compression, Compress)
+        return self.compression
 
     @property
     def run(self) -> Run:
@@ -120,10 +126,10 @@ class _Looped(InLoop):
     """The caches are looked at, also where whoever asks for steps stops before the last one."""
 
     def check(self, questions: Sequence[Question]) -> None:
-        replace(self.run, compression=Metered(compress=self.compression)).check([one.prompt for one in questions])
+        replace(self.run, compression=Metered(compress=self.compress)).check([one.prompt for one in questions])
 
     def steps(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None = None) -> Iterator[Step]:
-        metered, step = Metered(compress=self.compression), None
+        metered, step = Metered(compress=self.compress), None
         lengths = torch.tensor([len(prompt) for prompt in prompts])
         try:
             for step in replace(self.run, compression=metered).steps(prompts, seeds):
@@ -169,8 +175,8 @@ class _AfterContext(Answering):
         replace(self.run, compression=None).check([one.prompt for one in questions])
         if self.intervention is not None and self.intervention.clean_copy:
             raise UserError("a clean copy would not have the context in its cache; use detect_from='masked'")
-        if self.compression is not None:
-            self.compression.check(self.model, [len(one.context) for one in questions])
+        if self.compress is not None:
+            self.compress.check(self.model, [len(one.context) for one in questions])
 
     def batches(self, questions: Sequence[Question], batch_size: int) -> Iterator[list[int]]:
         """Padding between context and question would move sliding windows, so questions are of one length there; for a
@@ -184,7 +190,7 @@ class _AfterContext(Answering):
         return batches([len(one.prompt) for one in questions], batch_size, alike)
 
     def answers(self, questions: Sequence[Question]) -> Answers:
-        model, settings, compress = self.model, self.settings, self.compression
+        model, settings, compress = self.model, self.settings, self.compress
         assert isinstance(settings, Decoding)
         contexts, asked = [one.context for one in questions], [one.asked for one in questions]
         cache = fresh_cache(model, compress, prompt_seeds(contexts, 0 if compress is None else compress.seed))
