@@ -27,6 +27,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import median
+from typing import Any
 
 import torch
 from random_models import random_dlm
@@ -93,7 +94,8 @@ def _run(model: Model, tokens: list[int], ratio: float, scorer: str) -> tuple[fl
             context.tokens, (0, length), (length - 1, length), torch.zeros_like(context.tokens), cache
         )
     read = _now(model) - start
-    nbytes = sum(int(bytes_of(layer)) for layer in cache.layers)  # type: ignore[arg-type]
+    layers: list[Any] = list(cache.layers)
+    nbytes = sum(map(bytes_of, layers))
     whole = after_prefix(lay_out(model, [QUESTION], NEW_TOKENS, 0), tokens)
     start = _now(model)
     for _ in decode_canvas(model, whole, length, Decoding(max_new_tokens=NEW_TOKENS), [0], cache):

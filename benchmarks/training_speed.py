@@ -24,9 +24,8 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from sinkscope.training import KINDS, Kind, Recipe, find_kind
-from sinkscope.training.corpus import batch
 from sinkscope.training.export import configuration
-from sinkscope.training.objectives import masked_diffusion_loss, next_token_loss, put_masks
+from sinkscope.training.objectives import batch, masked_diffusion_loss, next_token_loss, put_masks
 from sinkscope.training.optimizers import optimizers
 
 

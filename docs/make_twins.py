@@ -16,7 +16,7 @@ import sinkscope
 from sinkscope.cli.main import run
 from sinkscope.evaluation import LITTLE
 from sinkscope.training import KINDS
-from sinkscope.training.card import read_scores
+from sinkscope.training.export import read_scores
 
 PACKAGED = Path(sinkscope.__file__).parent / "twins"
 

@@ -22,9 +22,9 @@ from sinkscope.families import load_model
 from sinkscope.grids import Keeping
 from sinkscope.interventions import CONTROLS
 from sinkscope.report.figures import FIGURES
-from sinkscope.selection.backbones.registry import BACKBONES
+from sinkscope.selection.backbones import BACKBONES
 from sinkscope.selection.channels import CHANNELS
-from sinkscope.selection.digital.registry import DIGITAL
+from sinkscope.selection.digital import DIGITAL
 from sinkscope.sinks import RULES, TABLES
 from sinkscope.sinks.rules import read_rule
 

@@ -22,9 +22,8 @@ from sinkscope.selection.learning.log import read_log as read_passes
 from sinkscope.selection.learning.training import read_recipe as read_selection_recipe
 from sinkscope.selection.saved import load_selective
 from sinkscope.training import read_recipe
-from sinkscope.training.card import read_scores
-from sinkscope.training.checkpoints import read_progress
-from sinkscope.training.log import read_log
+from sinkscope.training.checkpoints import read_log, read_progress
+from sinkscope.training.export import read_scores
 from sinkscope.training.training import _progress_at
 
 READERS: tuple[tuple[str, Callable[[Path], object]], ...] = (

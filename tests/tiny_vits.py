@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from sinkscope.selection import Backbone, PlainBackbone, SelectiveViT, wrap
-from sinkscope.selection.gates import Gate
+from sinkscope.selection.budgets import Gate
 
 CHANNELS, PATCH, WIDTH, HEADS, BLOCKS, CLASSES = 3, 4, 32, 4, 5, 7
 OBLONG, SQUARE = (20, 28), (24, 24)

@@ -17,7 +17,7 @@ import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib.metadata import entry_points
 from math import isfinite
@@ -114,7 +114,7 @@ class Register(Generic[T]):
         Raises `UserError` for an unknown name, an unknown parameter, and for what the class refuses.
         """
         kind = self.find(name)
-        known = [one.name for one in fields(kind)]  # type: ignore[arg-type]
+        known = [one.name for one in fields(kind)] if is_dataclass(kind) else []
         unknown = sorted(set(settings) - set(known))
         if unknown:
             has = f"it has {', '.join(known)}" if known else "it has none"
@@ -139,7 +139,7 @@ def read_settings(kind: type, text: str, where: str) -> dict[str, Any]:
 
     where: how a message calls the spec. Raises `UserError` for what is no such text.
     """
-    hints, names = get_type_hints(kind), [one.name for one in fields(kind) if one.init]
+    hints, names = get_type_hints(kind), [one.name for one in fields(kind) if one.init] if is_dataclass(kind) else []
     given: dict[str, Any] = {}
     for number, part in enumerate(filter(None, re.split("[,;]", text))):
         name, equals, value = (piece.strip() for piece in part.partition("="))

@@ -9,14 +9,17 @@ import pytest
 from cli_runs import Command
 from rich.console import Console
 
-from sinkscope.cli import ablate_report, console
-from sinkscope.cli.grid_progress import grid_progress, time_left
-from sinkscope.evaluation.ablation import COLUMNS, Grid, Outcome, Progress, Row
-from sinkscope.evaluation.ablation.exact_answers import ExactAnswers
+from sinkscope.cli import console
+from sinkscope.cli.grids import Findings, grid_progress, print_findings, time_left
+from sinkscope.evaluation.answers import ExactAnswers
+from sinkscope.evaluation.conditions import KeysCondition
+from sinkscope.experiments import masking, masking_table
+from sinkscope.experiments.masking import KeysCell, MaskingGrid
+from sinkscope.grids import Cell, GridProgress, Outcome
 
 SETTINGS = {
     "model": {"name": "some-model", "revision": None, "dtype": "torch.float32", "device": "cpu"},
-    "measure": {"task": "copy", "seed": 0, "room": 64},
+    "measure": {"task": "copy", "seed": 0, "max_example_tokens": 64},
     "versions": {"sinkscope": "0.0", "torch": "0.1", "transformers": "0.2"},
 }
 TAKEN: dict[str, float | None] = {
@@ -35,17 +38,20 @@ def twin(twin_folders: dict[str, Path]) -> Path:
     return twin_folders["twin-dlm"]
 
 
-def made_rows() -> list[Row]:
+def print_report() -> None:
+    """Six cells of one grid."""
     outcome = Outcome(np.array([1.0, 0.0, 1.0]), np.ones(3), exact=True)
-    cells = Grid(keys=(10,), controls=("random", "equal-mass"), draws=2).cells()
-    return [
-        Row(
-            model="some-model", task="copy", better="high", unit="share of right answers", cell=cell, outcome=outcome,
-            removed=None if cell.intervention is None else TAKEN, batch_size=64, seconds=1.5,
-            settings={**SETTINGS, "intervention": cell.intervention and cell.intervention.to_dict()},
+    conditions = MaskingGrid(keys=(10,), controls=("random", "equal-mass"), draws=2).conditions(None)
+    cells: list[KeysCell] = [
+        Cell(
+            model="some-model", task="copy", better="high", unit="share of right answers", condition=one,
+            outcome=outcome, stats={"removed": None if one.intervention is None else TAKEN}, batch_size=64, seconds=1.5,
+            draw=0 if one.intervention is None else one.intervention.seed,
+            settings={**SETTINGS, "condition": one.to_dict()},
         )
-        for cell in cells
+        for one in conditions
     ]  # fmt: skip
+    print_findings(Findings.of(masking, masking_table, cells, []), False)
 
 
 def columns_of(text: str) -> list[str]:
@@ -57,9 +63,9 @@ def columns_of(text: str) -> list[str]:
 @pytest.mark.parametrize(
     ("width", "there", "missing"),
     [
-        (80, ["difference", "cut", "mass"], ["95 % interval", "by the map", "[MASK]"]),
-        (100, ["95 % interval", "mass"], ["[MASK]"]),
-        (150, ["95 % interval", "by the map", "[MASK]"], []),
+        (80, ["difference", "keys masked"], ["95 % interval", "received by the map", "[MASK]"]),
+        (110, ["95 % interval", "attention removed"], ["[MASK]"]),
+        (150, ["95 % interval", "received by the map", "[MASK]"], []),
     ],
 )
 def test_a_table_fits_the_terminal(
@@ -67,7 +73,7 @@ def test_a_table_fits_the_terminal(
     missing: list[str],
 ) -> None:  # fmt: skip
     monkeypatch.setattr(console, "out", Console(width=width))
-    ablate_report.print_report(made_rows(), [], False)
+    print_report()
     text = capsys.readouterr().out
     lines = text.splitlines()
     assert max(map(len, lines)) <= width
@@ -80,21 +86,34 @@ def test_a_table_fits_the_terminal(
 
 
 def test_where_no_terminal_sets_the_width_nothing_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    ablate_report.print_report(made_rows(), [], False)
+    print_report()
     text = capsys.readouterr().out
     # All of them are masked as published, so nothing is to be said of how.
-    assert columns_of(text) == [name for name in COLUMNS if name != "otherwise"]
+    assert columns_of(text) == [name for name in masking_table.COLUMNS if name != "other settings"]
 
 
 def test_the_table_ends_with_what_it_says(sinkscope: Command, twin: Path) -> None:
-    given = ("--n", 2, "--room", 24, "--strongest", 1, "--control", "lowest")
+    given = ("--n", 2, "--max-example-tokens", 24, "--strongest", 1, "--control", "lowest")
     text = " ".join(sinkscope("ablate", twin, "--task", "sort", *given).table.split())
     assert "top-1" in text and "lowest" in text
     assert f"{twin}, sort, top-1: " in text and "the control masked as many keys" in text
 
 
 def test_masking_that_never_took_place_is_said(sinkscope: Command, twin: Path) -> None:
-    given = ("ablate", twin, "--task", "sort", "--n", 2, "--room", 24, "--strongest", 1, "--mask-classes", "newline")
+    given = (
+        "ablate",
+        twin,
+        "--task",
+        "sort",
+        "--n",
+        2,
+        "--max-example-tokens",
+        24,
+        "--strongest",
+        1,
+        "--mask-classes",
+        "newline",
+    )
     found = sinkscope(*given, "--json").document
     assert found["contrasts"] == [] and all("nothing was masked" in said for said in found["verdicts"])
     assert {cell["difference"] for cell in found["cells"]} == {None}
@@ -118,19 +137,21 @@ def test_an_interrupted_grid_says_what_was_kept(
 ) -> None:
     run = ExactAnswers.run
 
-    def stopped(self: ExactAnswers, intervention: object, observer: object) -> object:
-        if intervention is not None:
+    def stopped(self: ExactAnswers, condition: KeysCondition, observer: object) -> object:
+        if condition.intervention is not None:
             raise KeyboardInterrupt
-        return run(self, None, observer)  # type: ignore[arg-type]
+        return run(self, condition, observer)  # type: ignore[arg-type]
 
     monkeypatch.setattr(ExactAnswers, "run", stopped)
     out = tmp_path / "grid"
     options = ("--out", out) if kept else ()
-    said = sinkscope("ablate", twin, "--task", "copy", "--n", 2, "--room", 24, "--strongest", 1, *options).interruption
+    said = sinkscope(
+        "ablate", twin, "--task", "copy", "--n", 2, "--max-example-tokens", 24, "--strongest", 1, *options
+    ).interruption
     if kept:
         assert said == f"sinkscope: interrupted; cells that had ended are kept in {out}: go on with --resume"
         [line] = (out / "cells.jsonl").read_text().splitlines()
-        assert json.loads(line)["settings"]["intervention"] is None
+        assert json.loads(line)["settings"]["condition"]["intervention"] is None
     else:
         assert said == "sinkscope: interrupted; nothing was kept: --out FOLDER keeps cells as they end"
 
@@ -139,15 +160,17 @@ def test_the_bar_shows_cells_examples_and_time_from_the_start(monkeypatch: pytes
     screen = io.StringIO()
     monkeypatch.setattr(console, "err", Console(file=screen, force_terminal=True, width=120))
     with grid_progress(quiet=False) as observe:
-        observe(Progress(cells_done=0, cells=7, row="m copy", examples_done=0, examples=350, seconds_left=None))
+        observe(GridProgress(cells_done=0, cells=7, cell="m copy", examples_done=0, examples=350, seconds_left=None))
     first = screen.getvalue()
     assert "0/7" in first and "0/350" in first and "known after the first batch" in first
     with grid_progress(quiet=False) as observe:
-        observe(Progress(cells_done=2, cells=7, row="m copy", examples_done=101, examples=350, seconds_left=4210.0))
+        observe(
+            GridProgress(cells_done=2, cells=7, cell="m copy", examples_done=101, examples=350, seconds_left=4210.0)
+        )
     assert "101/350" in screen.getvalue() and "about 1 h 10 min left" in screen.getvalue()
     screen.truncate(0)
     with grid_progress(quiet=True) as observe:
-        observe(Progress(cells_done=0, cells=7, row="m copy", examples_done=0, examples=350, seconds_left=None))
+        observe(GridProgress(cells_done=0, cells=7, cell="m copy", examples_done=0, examples=350, seconds_left=None))
     assert screen.getvalue().strip("\x00") == ""
 
 

@@ -8,7 +8,9 @@ from cli_runs import Command
 from rich.console import Console
 
 from sinkscope.cli import console
-from sinkscope.evaluation.compressed.questions import Questions
+from sinkscope.compression import SCORERS
+from sinkscope.evaluation.answers import ExactAnswers
+from sinkscope.evaluation.conditions import KeysCondition
 
 
 @pytest.fixture
@@ -27,7 +29,8 @@ def text(tmp_path: Path) -> Path:
 
 def test_a_grid_is_run_kept_and_taken_up_again(sinkscope: Command, twin: Path, tmp_path: Path) -> None:
     options = (
-        "--task passkey --n 4 --room 20 --scorer key-norm,snapkv:window=4,random --ratio 1,0.5 --tokens 4 --draws 2"
+        "--task passkey --n 4 --max-example-tokens 20 --scorer key-norm,snapkv:window=4,random --ratio 1,0.5 "
+        "--tokens 4 --draws 2"
     )
     given = (
         "compress",
@@ -41,7 +44,7 @@ def test_a_grid_is_run_kept_and_taken_up_again(sinkscope: Command, twin: Path, t
         tmp_path / "grid",
     )
     found = sinkscope(*given, "--json").document
-    assert [(one["scorer"], one["around"], one["kept"], one["draw"]) for one in found["cells"]] == [
+    assert [(one["scorer"], one["exceptions"], one["kept"], one["draw"]) for one in found["cells"]] == [
         ("all keys", "", "1", 0),
         *[
             (scorer, around, kept, draw)
@@ -52,10 +55,10 @@ def test_a_grid_is_run_kept_and_taken_up_again(sinkscope: Command, twin: Path, t
         ],
     ]
     assert len(found["contrasts"]) == 8 and len(found["verdicts"]) == 4 and found["notes"] == []
-    assert {(one["when"], one["room"], one["batch_size"], one["n"]) for one in found["cells"]} == {
+    assert {(one["when"], one["max_example_tokens"], one["batch_size"], one["n"]) for one in found["cells"]} == {
         ("context", 20, 16, 4)
     }
-    halved = [one["kept_share"] for one in found["cells"] if one["kept"] == "0.5" and not one["around"]]
+    halved = [one["kept_share"] for one in found["cells"] if one["kept"] == "0.5" and not one["exceptions"]]
     assert all(0.5 <= share < 0.6 for share in halved)
     assert sinkscope(*given, "--resume", "--json").document == found  # the very cells, their times included
     assert "holds cells already" in sinkscope(*given).mistake
@@ -73,7 +76,7 @@ def test_people_get_a_table_and_what_it_says(sinkscope: Command, twin: Path) -> 
         "passkey",
         "--n",
         3,
-        "--room",
+        "--max-example-tokens",
         20,
         "--scorer",
         "streaming,random",
@@ -83,12 +86,25 @@ def test_people_get_a_table_and_what_it_says(sinkscope: Command, twin: Path) -> 
     said = " ".join(sinkscope(*given).table.split())
     assert "passkey: share of right answers (higher is better), n = 3" in said
     assert "streaming is not compared with random at 0.5 (+0.000, too few" in said
-    assert "really: share of the keys of a cache with all keys that stayed" in said and "when context" in said
+    assert "kept (measured): share of the keys of a cache with all keys that stayed" in said and "when context" in said
 
 
 def test_a_narrow_terminal_gets_a_leaner_table(sinkscope: Command, twin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(console, "out", Console(width=80))
-    given = ("compress", twin, "--task", "passkey", "--n", 3, "--room", 20, "--scorer", "key-norm", "--ratio", 0.5)
+    given = (
+        "compress",
+        twin,
+        "--task",
+        "passkey",
+        "--n",
+        3,
+        "--max-example-tokens",
+        20,
+        "--scorer",
+        "key-norm",
+        "--ratio",
+        0.5,
+    )
     printed = sinkscope(*given).table
     drawn = [line for line in printed.splitlines() if line[:1] in "┏┃┡│└"]
     assert len(drawn) == 6 and max(map(len, drawn)) <= 80
@@ -97,7 +113,8 @@ def test_a_narrow_terminal_gets_a_leaner_table(sinkscope: Command, twin: Path, m
 
 def test_diffusion_models_use_their_block_cache(sinkscope: Command, twin_folders: dict[str, Path]) -> None:
     options = (
-        "--task passkey --n 3 --room 20 --scorer key-norm,random --ratio 0.5 --cache prefix --block-length 2 --json"
+        "--task passkey --n 3 --max-example-tokens 20 --scorer key-norm,random --ratio 0.5 --cache prefix "
+        "--block-length 2 --json"
     )
     found = sinkscope("compress", twin_folders["twin-dlm"], *options.split()).document
     assert {(one["when"], one["cache"], one["block_length"]) for one in found["cells"]} == {("block", "prefix", 2)}
@@ -119,7 +136,7 @@ def test_pruning_while_a_model_writes(sinkscope: Command, twin: Path) -> None:
         "passkey",
         "--n",
         2,
-        "--room",
+        "--max-example-tokens",
         20,
         "--scorer",
         "random",
@@ -136,82 +153,72 @@ def test_pruning_while_a_model_writes(sinkscope: Command, twin: Path) -> None:
 def test_an_interrupted_grid_says_what_was_kept(
     sinkscope: Command, twin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = Questions.run
+    run = ExactAnswers.run
 
-    def stopped(self: Questions, compress: object, observer: object) -> object:
-        if compress is not None:
+    def stopped(self: ExactAnswers, condition: KeysCondition, observer: object) -> object:
+        if condition.compression is not None:
             raise KeyboardInterrupt
-        return run(self, None, observer)  # type: ignore[arg-type]
+        return run(self, condition, observer)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Questions, "run", stopped)
-    given = ("compress", twin, "--task", "passkey", "--n", 2, "--room", 20, "--scorer", "random", "--ratio", 0.5)
+    monkeypatch.setattr(ExactAnswers, "run", stopped)
+    given = (
+        "compress",
+        twin,
+        "--task",
+        "passkey",
+        "--n",
+        2,
+        "--max-example-tokens",
+        20,
+        "--scorer",
+        "random",
+        "--ratio",
+        0.5,
+    )
     said = sinkscope(*given, "--out", tmp_path / "grid").interruption
     assert said.endswith(f"interrupted; cells that had ended are kept in {tmp_path / 'grid'}: go on with --resume")
     [line] = (tmp_path / "grid" / "cells.jsonl").read_text().splitlines()
-    assert json.loads(line)["settings"]["compression"] is None
+    assert json.loads(line)["settings"]["condition"]["compression"] is None
 
 
-BEFORE_A_MODEL = [
-    (("--task", "passkey", "--ratio", "half"), "--ratio takes numbers"),
-    (("--task", "passkey", "--ratio", "0"), "must lie above 0 and be at most 1, got 0.0"),
-    (("--task", "passkey", "--ratio", "1.5"), "must lie above 0 and be at most 1, got 1.5"),
-    (("--task", "passkey", "--ratio", "1"), "nothing is dropped in this grid"),
-    (("--task", "passkey", "--tokens", "0"), "a budget in tokens must be a whole number"),
-    (("--task", "passkey", "--tokens", "4,4"), "--tokens names 4 twice"),
-    (("--task", "passkey", "--scorer", "snapkv,snapkv:window=64"), "the scorer 'snapkv' is named twice"),
-    (("--task", "passkey", "--skip-layers", "0,0"), "--skip-layers names 0 twice"),
-    (("--task", "passkey", "--skip-layers", "0,1", "--skip-layers", "1,0"), "the set of layers 0 1 is named twice"),
-    (("--task", "passkey", "--scorer", "key-norm", "--draws", "3"), "--draws is of random keys, and none are drawn"),
-    (("--task", "passkey", "--window", "7"), "--window does nothing for --task passkey: it is for perplexity, FILE;"),
-    (("--task", "passkey", "--lengths", "7"), "--lengths does nothing for --task passkey: it is for needle;"),
-    (("--task", "passkey", "--task", "copy", "--depths", "7"), "--depths does nothing for --task passkey, copy: it is"),
-    (("--task", "needle", "--room", "20"), "--room does nothing for --task needle: it is for perplexity, arithmetic-1"),
-    (("--task", "perplexity", "--block-length", "4"), "--block-length does nothing for --task perplexity: it is for"),
-    (("--task", "perplexity", "--cache", "dual"), "--cache does nothing for --task perplexity: it is for needle"),
-    (("--task", "perplexity", "--texts", "prose", "--seed", "0"), "--seed does nothing for --task perplexity"),
-    (("--task", "passkey", "--scorer", "lowest"), "unknown scorer 'lowest'"),
-    (("--task", "passkey", "--scorer", "snapkv:window=wide"), "snapkv:window=32 for example"),
-    (("--task", "passkey", "--scorer", "snapkv:size=3"), "scorer 'snapkv' has no parameter 'size'"),
-    (("--task", "passkey", "--skip-layers", "first"), "--skip-layers takes whole numbers"),
-    (("--task", "passkey", "--when", "later"), "--when must be one of context, prompt, decode, block"),
-    (("--task", "passkey", "--when", "decode"), "--when decode needs --prune-after"),
-    (("--task", "passkey", "--when", "prompt", "--prune-after", "3"), "--prune-after is for --when decode"),
-    (("--task", "copy", "--when", "context"), "no context before its question"),
-    (("--task", "passkey", "--cache", "none"), "--cache must be one of prefix, dual"),
-    (("--task", "passkey", "--texts", "prose"), "has examples of its own"),
-    (("--task", "passkey", "--resume"), "--resume needs --out"),
-    (("--task", "chess"), "unknown task 'chess'"),
-    (("--task", "needle", "--depths", "2"), "depths lie between 0"),
-    (("--task", "needle", "--lengths", "long"), "--lengths takes whole numbers"),
-    (("--task", "perplexity", "--texts", "nowhere.txt"), "No such file"),
-    (("--task", "perplexity", "--when", "prompt"), "perplexity asks none"),
-]
+def test_diffusion_models_fill_masks_over_a_cache(sinkscope: Command, twin_folders: dict[str, Path]) -> None:
+    given = ("--task", "infilling-0.3,likelihood-passkey", "--n", 2, "--max-example-tokens", 24)
+    found = sinkscope(
+        "compress", twin_folders["twin-dlm"], *given, "--scorer", "key-norm,random", "--ratio", 0.5, "--json"
+    ).document
+    assert {one["when"] for one in found["cells"]} == {"block"}
+    kept = [one["kept_share"] for one in found["cells"]]
+    assert kept[0] == kept[3] == 1 and all(0.5 <= share < 0.6 for share in (*kept[1:3], *kept[4:]))
 
 
-@pytest.mark.parametrize(
-    ("wrong", "said"), BEFORE_A_MODEL, ids=lambda one: "-".join(one) if isinstance(one, tuple) else ""
-)
-def test_mistakes_are_told_before_a_model_is_read(sinkscope: Command, wrong: tuple[str, ...], said: str) -> None:
-    assert said in sinkscope("compress", "no-such-model", *wrong).mistake
+def test_a_scorer_of_ones_own(sinkscope: Command, twin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SCORERS, "_things", dict(SCORERS))
+    (tmp_path / "mine.py").write_text(PLUGIN)
+    given = ("compress", twin, "--task", "passkey", "--n", 2, "--max-example-tokens", 20, "--ratio", 0.5, "--json")
+    scorers = ("--scorer", "latest:weight=2,random", "--mask", "top-k:1")
+    found = sinkscope(*given, *scorers, "--plugin", tmp_path / "mine.py").document
+    assert [one["scorer"] for one in found["cells"]] == ["all keys", "latest weight 2.0", "random"]
+    assert {one["masked"] for one in found["cells"]} == {"top-1 sinks"}
 
 
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        (("--task", "passkey", "--tokens", "2", "--protect-first", "3"), "are protected; keep more or protect fewer"),
-        (("--task", "passkey", "--skip-layers", "9"), "no layer 9 to skip"),
-        (("--task", "passkey", "--skip-layers", "0,1"), "all 2 layers are skipped"),
-        (("--task", "passkey", "--room", "300"), "the context is 64"),
-        (("--task", "passkey", "--room", "300"), "name smaller --room"),
-        (("--task", "needle", "--lengths", "90"), "the context is 64; name smaller --lengths"),
-        (("--task", "passkey", "--when", "block"), "has no block cache"),
-        (("--task", "passkey", "--block-length", "4"), "--block-length is for block caches of diffusion models, and "),
-        (("--task", "passkey", "--cache", "dual"), "--cache is for block caches of diffusion models, and "),
-    ],
-)
-def test_what_a_model_can_not_do_is_one_line(sinkscope: Command, twin: Path, wrong: tuple[str, ...], said: str) -> None:
-    room = () if "needle" in wrong else ("--room", 20)
-    assert said in sinkscope("compress", twin, "--n", 8, *room, *wrong).mistake
+PLUGIN = '''"""A scorer of one's own."""
+from dataclasses import dataclass
+
+import torch
+
+from sinkscope.compression.scorers import CachedLayer, Scorer, scorer
+
+
+@scorer("latest")
+@dataclass(frozen=True)
+class Latest(Scorer):
+    """The latest keys stay."""
+
+    weight: float = 1.0
+
+    def importance(self, cached: CachedLayer) -> torch.Tensor:
+        return self.weight * cached.positions.float()
+'''
 
 
 def test_a_window_beyond_the_context_names_its_option(sinkscope: Command, twin: Path, text: Path) -> None:
@@ -220,7 +227,20 @@ def test_a_window_beyond_the_context_names_its_option(sinkscope: Command, twin: 
 
 
 def test_one_token_can_be_kept(sinkscope: Command, twin: Path) -> None:
-    given = ("--task", "passkey", "--n", 2, "--room", 20, "--scorer", "random", "--ratio", "1,0.5", "--tokens", 1)
+    given = (
+        "--task",
+        "passkey",
+        "--n",
+        2,
+        "--max-example-tokens",
+        20,
+        "--scorer",
+        "random",
+        "--ratio",
+        "1,0.5",
+        "--tokens",
+        1,
+    )
     found = sinkscope("compress", twin, *given, "--json").document
     assert [one["kept"] for one in found["cells"]] == ["1", "0.5", "1 tokens"]
 
@@ -250,7 +270,7 @@ def test_a_text_called_as_a_task_is_named_by_its_path(
 
 
 def test_the_tables_of_a_folder_hold_every_cell_in_it(sinkscope: Command, twin: Path, tmp_path: Path) -> None:
-    given = ("compress", twin, "--task", "passkey", "--n", 3, "--room", 20, "--out", tmp_path / "grid")
+    given = ("compress", twin, "--task", "passkey", "--n", 3, "--max-example-tokens", 20, "--out", tmp_path / "grid")
     sinkscope(*given, "--scorer", "key-norm,random", "--ratio", "0.5,0.25")
     shown = sinkscope(*given, "--scorer", "random", "--ratio", "0.5", "--resume", "--json").document["cells"]
     assert [one["scorer"] for one in shown] == ["all keys", "random"]

@@ -21,14 +21,14 @@ def twin(twin_folders: dict[str, Path]) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("options", "keys"),
-    [(("--mask-strongest", 3), 3), (("--mask-first", 2), First(2)), (("--mask-epsilon", 0.5), Excess(0.5))],
+    ("rule", "keys"),
+    [("top-k:3", 3), ("first:2", First(2)), ("excess:epsilon=0.5", Excess(0.5))],
     ids=str,
 )
 def test_generate_and_trace_mask_what_the_options_name(
-    sinkscope: Command, twin: Path, tmp_path: Path, options: tuple[str, float], keys: SinkRule | int
+    sinkscope: Command, twin: Path, tmp_path: Path, rule: str, keys: SinkRule | int
 ) -> None:
-    given = (*PROMPT, *options, "--mask-control", "random")
+    given = (*PROMPT, "--mask", rule, "--mask-control", "random")
     found = sinkscope("generate", twin, *given, "--json").document
     wanted = MaskSinks(keys, control="random")
     settings = Denoising(gen_length=4, block_length=4, steps=None)
@@ -43,39 +43,20 @@ def test_generate_and_trace_mask_what_the_options_name(
 
 
 def test_people_are_told_that_keys_were_masked(sinkscope: Command, twin: Path, tmp_path: Path) -> None:
-    said = sinkscope("generate", twin, *PROMPT, "--mask-first", 1)
+    said = sinkscope("generate", twin, *PROMPT, "--mask", "first:1")
     assert said.code == 0
     assert "masked: 1.0 keys a layer and head with sinks" in said.err
     assert "masked" not in said.out
-    traced = sinkscope("trace", twin, *PROMPT, "--mask-first", 1, "--out", tmp_path / "t.zarr")
+    traced = sinkscope("trace", twin, *PROMPT, "--mask", "first:1", "--out", tmp_path / "t.zarr")
     assert "masked: 1.0 keys" in traced.err
     shown = sinkscope("sinks", tmp_path / "t.zarr", "--table", "overview").table
     assert "recorded while keys were masked: keys {'rule': 'first', 'k': 1}" in " ".join(shown.split())
-    nothing = sinkscope("generate", twin, *PROMPT, "--mask-first", 1, "--mask-classes", "newline")
+    nothing = sinkscope("generate", twin, *PROMPT, "--mask", "first:1", "--mask-classes", "newline")
     assert nothing.code == 0
     assert "sinkscope: warning: nothing was masked" in nothing.err
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("--mask-control", "lowest"), "--mask-control says how to mask, but not what; add one of --mask-strongest"),
-        (("--mask-layers", "1"), "--mask-layers says how to mask, but not what"),
-        (("--detect", "same"), "--detect says how to mask, but not what"),
-        (("--mask-strongest", 1, "--mask-first", 1), "give one of --mask-strongest, --mask-first, not 2"),
-        (("--mask-strongest", 1, "--first-step", 4), "--detect same --first-step 0"),
-        (("--mask-epsilon", 50), "excess with epsilon 50 on scale 'sum' can never fire"),
-        (("--mask-strongest", 1, "--mask-layers", "1-2"), "--mask-layers takes whole numbers with commas between them"),
-    ],
-    ids=str,
-)
-def test_options_that_say_too_little_or_too_much(
-    sinkscope: Command, twin: Path, options: tuple[object, ...], said: str
-) -> None:
-    assert said in sinkscope("generate", twin, *PROMPT, *options).mistake
-
-
 def test_no_keys_is_the_plain_run(sinkscope: Command, twin: Path) -> None:
     plain = sinkscope("generate", twin, *PROMPT, "--json").document
-    found = sinkscope("generate", twin, *PROMPT, "--mask-strongest", 0, "--json").document
+    found = sinkscope("generate", twin, *PROMPT, "--mask", "top-k:0", "--json").document
     assert found["results"] == plain["results"]

@@ -20,7 +20,7 @@ from little_selections import save_little
 from safetensors.torch import load_file, save_file
 
 from sinkscope.cli.main import run
-from sinkscope.selection import grid
+from sinkscope.experiments import operating
 from sinkscope.trace import open_trace
 
 INSTALLED = Path(sys.executable).parent / "sinkscope"
@@ -104,19 +104,112 @@ MISTAKES: dict[str, tuple[str, Rows]] = {
         (f"{option} 4", f"is an autoregressive model, which has no {option}; see `sinkscope info`")
         for option in ("--gen-length", "--steps", "--block-length", "--cfg-scale")
     ]),
+    "generate {twin}": ("--prompt 'Copy the list: a d =>' --gen-length 4", [
+        ("--mask-control lowest", "--mask-control says how to mask, but not what; add --mask top-k:5"),
+        ("--mask-layers 1", "--mask-layers says how to mask, but not what"),
+        ("--detect same", "--detect says how to mask, but not what"),
+        ("--mask top-k:1 --first-step 4", "--detect same --first-step 0"),
+        ("--mask excess:epsilon=50", "excess with epsilon 50 on scale 'sum' can never fire"),
+        ("--mask top-k:1 --mask-layers 1-2", "--mask-layers takes whole numbers with commas between them"),
+        ("--mask top-k:many", "sink rule 'top-k:many': k takes a whole number, got 'many'"),
+        ("--mask loudest:3", "unknown sink rule 'loudest': use one of"),
+    ]),
+    "ablate {twin}": ("--task copy --n 2 --max-example-tokens 24", [
+        ("--strongest one", "--strongest takes whole numbers"),
+        ("--strongest -3", "must be at least 0"),
+        ("--strongest 0", "nothing is masked in this grid"),
+        ("--strongest 999", "999 keys can't be masked"),
+        ("--rule first:0", "k of rule 'first'"),
+        ("--rule excess:epsilon=many", "epsilon takes a number, got 'many'"),
+        ("--rule excess:epsilon=3,scale=mean", "can never fire"),
+        ("--rule excess:epsilon=500", "can never fire"),
+        ("--rule excess:scale,3", "unknown sink rule '3'"),
+        ("--rule excess:epsilon=3,epsilon=4", "names epsilon twice"),
+        ("--rule loudest", "unknown sink rule 'loudest': use one of"),
+        ("--rule first:1,first:k=1", "is named twice"),
+        ("--control random,", "--control takes names"),
+        ("--control moon", "unknown control 'moon': use one of"),
+        ("--control lowest --draws 2", "--draws is of random controls"),
+        ("--mask-layers 9", "no layer 9"),
+        ("--mask-queries nobody", "unknown group of queries 'nobody'"),
+        ("--texts prose", "copy has examples of its own"),
+        ("--first-step 40", "nothing would be masked"),
+        ("--resume", "--resume needs --out"),
+        ("--cache dual", "--cache is of caches, and no keys are dropped here (--drop)"),
+        ("--budget ratio:0.5", "--budget says how to drop keys, but not which; add --drop key-norm"),
+        ("--drop key-norm --budget half", "a budget is ratio:0.5 or tokens:256, say; got 'half'"),
+        ("--drop key-norm --when prompt", "--when prompt is not for it, use block"),
+        ("--drop key-norm --when decode", "--when decode and --prune-after go together"),
+        ("--plugin {prompts}", "is no Python file"),
+        ("--plugin {new}", "is no file; name a Python file"),
+    ]),
+    "ablate {twin} --n 2": ("--max-example-tokens 24", [
+        ("--task infilling-0.3 --texts nowhere.txt", "No such file or directory"),
+        ("--task infilling-half", "the ratio must be a number"),
+        ("--task infilling-0.3", "--detect same --first-step 0"),
+        ("--task chess", "unknown task 'chess'"),
+    ]),
+    "ablate {twin_ar}": ("--task copy --n 2 --max-example-tokens 24", [
+        ("--control mask-matched --strongest 1", "needs mask tokens"),
+        ("--task infilling-0.3", "is autoregressive and has no mask token"),
+    ]),
+    "compress no-such-model": ("--task passkey", [
+        ("--ratio half", "--ratio takes numbers"),
+        ("--ratio 0", "must lie above 0 and be at most 1, got 0.0"),
+        ("--ratio 1.5", "must lie above 0 and be at most 1, got 1.5"),
+        ("--ratio 1", "nothing is dropped in this grid"),
+        ("--tokens 0", "a budget in tokens must be a whole number"),
+        ("--tokens 4,4", "--tokens names 4 twice"),
+        ("--scorer snapkv,snapkv:window=64", "the scorer 'snapkv' is named twice"),
+        ("--skip-layers 0,0", "--skip-layers names 0 twice"),
+        ("--skip-layers 0,1 --skip-layers 1,0", "the set of layers 0 1 is named twice"),
+        ("--scorer key-norm --draws 3", "--draws is of random keys, and none are drawn"),
+        ("--window 7", "--window does nothing for --task passkey"),
+        ("--lengths 7", "--lengths does nothing for --task passkey"),
+        ("--scorer lowest", "unknown scorer 'lowest'"),
+        ("--scorer snapkv:window=wide", "window takes a whole number, got 'wide'"),
+        ("--scorer snapkv:size=3", "scorer 'snapkv' has no parameter 'size'"),
+        ("--skip-layers first", "--skip-layers takes whole numbers"),
+        ("--when later", "--when must be one of context, prompt, decode, block"),
+        ("--when decode", "--when decode needs --prune-after"),
+        ("--when prompt --prune-after 3", "--prune-after is for --when decode"),
+        ("--cache none", "--cache must be one of prefix, dual"),
+        ("--texts prose", "has examples of its own"),
+        ("--resume", "--resume needs --out"),
+        ("--mask-control random", "--mask-control says how to mask, but not what"),
+        ("--task chess", "unknown task 'chess'"),
+    ]),
+    "compress no-model": ("--scorer random", [
+        ("--task needle --depths 2", "depths lie between 0"),
+        ("--task needle --lengths long", "--lengths takes whole numbers"),
+        ("--task continuations --texts nowhere.txt", "No such file"),
+        ("--task continuations --window 7", "a window takes at least"),
+        ("--task {list}.jsonl", "unknown task"),
+    ]),
+    "compress {twin_ar}": ("--n 8 --max-example-tokens 20", [
+        ("--task passkey --tokens 2 --protect-first 3", "are protected; keep more or protect fewer"),
+        ("--task passkey --skip-layers 9", "no layer 9 to skip"),
+        ("--task passkey --skip-layers 0,1", "all 2 layers are skipped"),
+        ("--task passkey --max-example-tokens 300", "the context is 64; name smaller --max-example-tokens"),
+        ("--task passkey --when block", "has no block cache"),
+        ("--task passkey --block-length 4", "--block-length is for block caches of diffusion models"),
+        ("--task copy --when context", "no context before its question"),
+        ("--task perplexity --when prompt", "use context, decode"),
+        ("--task infilling-0.3", "nothing can be dropped"),
+    ]),
     "sinks": ("{trace} --json", [
         ("./nowhere", "there is no trace at nowhere"),
         ("{folder}", "is not a sinkscope trace"),
         ("{damaged}", "is damaged"),
-        ("--scale mean --epsilon 3", "can never fire"),
-        ("--scale percent --epsilon 101", "can never fire"),
-        ("--scale median", "median"),
+        ("--rule excess:epsilon=3,scale=mean", "can never fire"),
+        ("--rule excess:epsilon=101,scale=percent", "can never fire"),
+        ("--rule excess:scale=median", "median"),
         ("--rule loudest", "unknown sink rule 'loudest': use one of"),
-        ("--rule threshold --value 1.5", "1.5"),
-        ("--rule zscore --k 50", "can never fire"),
-        ("--rule top-k --k 1.5", "k of rule 'top-k' must be a whole number of at least 1, got 1.5"),
-        ("--rule top-k --k inf", "--k must be a finite number, got inf"),
-        ("--rule zscore --epsilon 3", "rule 'zscore' has no parameter 'epsilon'"),
+        ("--rule threshold:1.5", "1.5"),
+        ("--rule zscore:50", "can never fire"),
+        ("--rule top-k:1.5", "k takes a whole number, got '1.5'"),
+        ("--rule zscore:inf", "k takes a number, got 'inf'"),
+        ("--rule zscore:epsilon=3", "rule 'zscore' has no parameter 'epsilon'"),
         ("--group everyone", "unknown group of queries 'everyone': use one of"),
         ("--table chairs", "unknown table 'chairs': use one of"),
         ("--sample q9", "has no sample with the id 'q9'"),
@@ -138,7 +231,7 @@ MISTAKES: dict[str, tuple[str, Rows]] = {
         ("{trace} {trace}", "is named twice; name each once"),
         ("{trace} --sample q9", "no trace has a sample with the id 'q9'"),
         ("{trace} --scale log", "unknown scale 'log': use one of"),
-        ("{trace} --epsilon 30", "can never fire"),
+        ("{trace} --rule excess:30", "can never fire"),
         ("{trace} --ablation {folder}", "holds no cells of an ablation"),
         ("{trace} --log {folder}", "is no training log: name a folder"),
         ("--log twin-dlm --only heat-map", "nothing can be drawn; heat-map: no trace was given"),
@@ -187,7 +280,7 @@ MISTAKES: dict[str, tuple[str, Rows]] = {
                      " --set gates=[1,2] --set split=3", [
         ("--mode sharp", "unknown mode 'sharp': use one of"),
         ("--channel wire", "unknown channel 'wire': use one of"),
-        ("--set colour=1", "no 'colour'"),
+        ("--set colour=1", "a recipe has no colour; its fields are "),
         ("--data shoes", "shoes"),
         ("--start nowhere/at/all", "can't be read as a vision transformer"),
         ("--set patch=3", "patches of 3"),
@@ -221,8 +314,8 @@ MISTAKES: dict[str, tuple[str, Rows]] = {
         ("--snr none", "--snr takes numbers"),
         ("--snr inf", "snrs of an operating table must begin with a finite number"),
         ("--channel moon", "unknown channel 'moon'"),
-        ("--channel erasure:gain=2", "the channel erasure has no parameter 'gain'"),
-        ("--channel erasure:loss=much", "--channel takes parameters as name:parameter=number"),
+        ("--channel erasure:gain=2", "gain"),
+        ("--channel erasure:loss=much", "loss takes a number, got 'much'"),
         ("--channel erasure:loss=1", "loss must lie in [0, 1)"),
         ("--out control.gif", "figures are written as svg, pdf, png"),
         ("--data moon", "unknown image source 'moon'"),
@@ -246,13 +339,18 @@ MISTAKES: dict[str, tuple[str, Rows]] = {
 
 @pytest.fixture(scope="module")
 def places(
-    fixtures: Path, causal_folder: Path, trace: Path, tmp_path_factory: pytest.TempPathFactory
+    fixtures: Path,
+    causal_folder: Path,
+    trace: Path,
+    twin_folders: dict[str, Path],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[dict[str, object]]:
     """Models, traces and files by name, whole and damaged; "new" is where nothing stands."""
     root = tmp_path_factory.mktemp("mistakes")
     torch.manual_seed(0)
     found: dict[str, object] = {"llada": fixtures / "llada-tiny", "causal": causal_folder, "new": root / "new"}
     found |= {"trace": Path(shutil.copytree(trace, root / "trace")), "little": save_little(root / "little")}
+    found |= {"twin": twin_folders["twin-dlm"], "twin_ar": twin_folders["twin-ar"]}
     found["prompts"] = write_prompts(root / "prompts", [[7, 3, 11], [5, 9, 2, 8, 1, 4, 6]])
 
     def spoilt(name: str, spoil: Callable[[Path], object], source: str = "llada") -> None:
@@ -309,7 +407,7 @@ def test_a_mistake_is_one_line_that_names_it_and_the_remedy(
     def measured(*_: object, **__: object) -> None:
         raise AssertionError("a mistake that was plain beforehand was found after the work")
 
-    monkeypatch.setattr(grid, "operating_table", measured)
+    monkeypatch.setattr(operating, "operating_table", measured)
     monkeypatch.chdir(tmp_path)
     before = files_under(Path(str(places["root"])))
     given, rows = MISTAKES[command]

@@ -12,13 +12,16 @@ from sinkscope.cli import choices
 from sinkscope.compression import SCORERS
 from sinkscope.compression.diagnostics import AMONG, NORM_TABLES
 from sinkscope.decoding import CACHES, CONFIDENCE, SCHEDULES
-from sinkscope.evaluation import LITTLE, ROOM, ablation, compressed
-from sinkscope.evaluation.compressed.continuations import WINDOW
+from sinkscope.evaluation import LITTLE, MAX_EXAMPLE_TOKENS
+from sinkscope.evaluation.eviction_points import EVICTION_POINTS
+from sinkscope.evaluation.measures import NAMES
+from sinkscope.evaluation.measuring import WINDOW
+from sinkscope.experiments import eviction, patches, pictures
 from sinkscope.families.model import DTYPES
 from sinkscope.interventions import CONTROLS, DETECT, DETECT_FROM, HOW
 from sinkscope.report.figures import FIGURES, FORMATS
 from sinkscope.report.page import MOST_MEGABYTES
-from sinkscope.selection import control, grid
+from sinkscope.selection import control
 from sinkscope.selection.channels import CHANNELS
 from sinkscope.selection.digital import DIGITAL
 from sinkscope.selection.modes import MODES
@@ -40,11 +43,11 @@ def test_names_are_those_of_the_rooms() -> None:
         (choices.CACHES, CACHES), (choices.KERNELS, KERNELS), (choices.SCALES, SCALES), (choices.GROUPS, GROUPS),
         (choices.CLASSES, CLASSES), (choices.SINK_TABLES, TABLES), (choices.NORM_TABLES, NORM_TABLES),
         (choices.AMONG, AMONG), (choices.DETECT, DETECT), (choices.DETECT_FROM, DETECT_FROM), (choices.HOW, HOW),
-        (choices.DEFAULT_SCORERS, compressed.DEFAULT_SCORERS), (choices.DEFAULT_RATIOS, compressed.DEFAULT_RATIOS),
-        (choices.TASKS, LITTLE), (choices.ABLATED, ablation.MEASURES), (choices.COMPRESSED, compressed.MEASURES),
+        (choices.DEFAULT_SCORERS, eviction.DEFAULT_SCORERS), (choices.DEFAULT_RATIOS, eviction.DEFAULT_RATIOS),
+        (choices.TASKS, LITTLE), (choices.MEASURES, NAMES),
         (choices.TWINS, KINDS), (choices.FORMATS, FORMATS), (choices.SHIPPED, SHIPPED),
-        (choices.DEFAULT_SELECTORS, grid.DEFAULT_SELECTORS), (choices.ALPHAS, grid.DEFAULT_ALPHAS),
-        (choices.RATES, grid.DEFAULT_RATES),
+        (choices.DEFAULT_SELECTORS, patches.DEFAULT_SELECTORS), (choices.ALPHAS, patches.DEFAULT_ALPHAS),
+        (choices.RATES, patches.DEFAULT_RATES),
     ]:  # fmt: skip
         assert shown == tuple(there)
     pairs: list[tuple[Iterable[str], Iterable[str]]] = [
@@ -54,9 +57,13 @@ def test_names_are_those_of_the_rooms() -> None:
     ]  # fmt: skip
     for names, registered in pairs:
         assert set(names) == set(registered)
-    assert {name: way.about for name, way in compressed.WAYS.items()} == choices.WAYS
-    assert (choices.ROOM, choices.WINDOW, choices.MOST_MEGABYTES) == (ROOM, WINDOW, MOST_MEGABYTES)
-    assert (choices.PICTURES, choices.PICTURES_TOGETHER) == (grid.PICTURES, grid.BATCH)
+    assert {name: way.about for name, way in EVICTION_POINTS.items()} == choices.EVICTION_POINTS
+    assert (choices.MAX_EXAMPLE_TOKENS, choices.WINDOW, choices.MOST_MEGABYTES) == (
+        MAX_EXAMPLE_TOKENS,
+        WINDOW,
+        MOST_MEGABYTES,
+    )
+    assert (choices.PICTURES, choices.PICTURES_TOGETHER) == (pictures.PICTURES, pictures.BATCH)
 
 
 def test_helps_and_mistakes_in_options_import_no_large_library() -> None:
@@ -65,7 +72,8 @@ def test_helps_and_mistakes_in_options_import_no_large_library() -> None:
         ["bogus"], ["sinks", "./nowhere"], ["sinks", "t", "--group", "moon"],
         ["generate", "./nowhere", "--prompt", "a"],
         ["trace", "m", "--out", "t", "--prompt", "a", "--dtype", "int8"], ["ablate", "m", "--task", "moon"],
-        ["ablate", "m", "--task", "copy", "--scale", "sum"], ["compress", "m", "--task", "copy", "--scorer", "moon"],
+        ["ablate", "m", "--task", "copy", "--rule", "moon:k=3"],
+        ["compress", "m", "--task", "copy", "--scorer", "moon"],
         ["report", "./nowhere"], ["figures", "./nowhere"], ["evaluate", "m", "--n", "0"],
         ["ablate", "./nowhere", "--task", "copy"], ["info", "./nowhere"],
     ]  # fmt: skip

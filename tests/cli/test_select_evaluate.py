@@ -15,8 +15,8 @@ from PIL import Image
 from transformers import ViTConfig, ViTForImageClassification
 
 from sinkscope.cli.select import evaluate
+from sinkscope.experiments.pictures import PictureAccuracy
 from sinkscope.selection import SelectiveViT, wrap
-from sinkscope.selection.grid import Measure
 from sinkscope.selection.saved import Trained, load_selective, save_selective
 
 DIGITS = tuple("0123456789")
@@ -163,19 +163,19 @@ def test_a_figure_is_made_with_its_folder_and_of_models_that_go_together(
 def test_an_interrupted_comparison_says_what_was_kept(
     sinkscope: Command, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = Measure.run
+    run = PictureAccuracy.run
 
-    def stopped(self: Measure, cell: object, tell: object) -> object:
+    def stopped(self: PictureAccuracy, cell: object, tell: object) -> object:
         if getattr(cell, "way", "") == "random":
             raise KeyboardInterrupt
         return run(self, cell, tell)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Measure, "run", stopped)
+    monkeypatch.setattr(PictureAccuracy, "run", stopped)
     given = ("select", "evaluate", model, "--n", 4, "--selector", "random", "--alpha", 0.5, "--snr", "none")
     said = sinkscope(*given, "--out", tmp_path / "cells").interruption
     assert said.endswith(f"interrupted; cells that had ended are kept in {tmp_path / 'cells'}: go on with --resume")
     [line] = (tmp_path / "cells" / "cells.jsonl").read_text().splitlines()
-    assert json.loads(line)["settings"]["selection"]["way"] == "whole"
+    assert json.loads(line)["settings"]["condition"]["way"] == "whole"
 
 
 BEFORE_A_MODEL = [
@@ -192,8 +192,8 @@ BEFORE_A_MODEL = [
     (("--digital", "png"), "unknown digital baseline 'png'"),
     (("--digital", "jpeg", "--snr", "none"), "it needs an SNR other than none"),
     (("--channel", "wire"), "unknown channel 'wire'"),
-    (("--channel", "awgn:loss=0.1"), "the channel awgn has no parameter 'loss'"),
-    (("--channel", "erasure:loss=much"), "erasure:loss=0.2 for example"),
+    (("--channel", "awgn:loss=0.1"), "has no parameter 'loss'"),
+    (("--channel", "erasure:loss=much"), "loss takes a number, got 'much'"),
     (("--channel", "erasure:loss=1"), "loss must lie in [0, 1)"),
     (("--mode", "hard"), "unknown mode 'hard'"),
     (("--alpha", "0.1,0.1"), "--alpha names 0.1 twice"),

@@ -15,7 +15,7 @@ from sinkscope.cli import console, training
 from sinkscope.evaluation import LITTLE
 from sinkscope.families import load_model
 from sinkscope.training import Recipe, read_recipe
-from sinkscope.training.corpus import Batch, batch
+from sinkscope.training.objectives import Batch, batch
 
 pytestmark = pytest.mark.usefixtures("accelerate_anew")
 SMALL = (

@@ -108,10 +108,12 @@ def test_a_run_is_what_generate_runs(twin: Model) -> None:
 
 def test_a_run_refuses_settings_of_the_other_kind(twin: Model) -> None:
     both_ways = twin.family.bidirectional
+    wrong: Settings
     wrong, wanted = (Decoding(), "Denoising") if both_ways else (Denoising(), "Decoding")
-    for check in (lambda run: run.check([[1]]), lambda run: run.steps([[1]])):
+    run = Run(twin, wrong)
+    for check in (run.check, run.steps):
         with pytest.raises(UserError, match=f"takes {wanted} settings, got {type(wrong).__name__}"):
-            check(Run(twin, wrong))
+            check([[1]])
 
 
 @pytest.mark.parametrize(

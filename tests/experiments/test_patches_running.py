@@ -14,7 +14,7 @@ from sinkscope.errors import UserError
 from sinkscope.experiments.patches import PatchGrid, compare_selectors, read_selections
 from sinkscope.experiments.pictures import PictureAccuracy, measure_on
 from sinkscope.experiments.points import PatchCell
-from sinkscope.grids import Keeping, Progress
+from sinkscope.grids import GridProgress, Keeping
 
 GRID = PatchGrid(selectors=("gates", "random"), digital=("resized",), alphas=(0.3,), snrs=(None, 0.0), draws=2)
 
@@ -26,7 +26,7 @@ def told(rows: list[PatchCell]) -> list[object]:
 def test_cells_are_kept_read_and_taken_over(tmp_path: Path) -> None:
     one = measure()
     out = tmp_path / "cells"
-    seen: list[Progress] = []
+    seen: list[GridProgress] = []
     rows = compare_selectors([one], GRID, Keeping(out=out), seen.append)
     labels = [(row.condition.label, row.condition.snr, row.condition.seed) for row in rows]
     assert labels == [

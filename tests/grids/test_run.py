@@ -17,7 +17,7 @@ from sinkscope.evaluation.measuring import KeysMeasure
 from sinkscope.experiments.masking import FORM, KeysCell, MaskingGrid, ablate, read_maskings
 from sinkscope.experiments.masking_table import records
 from sinkscope.families import Model, load_model
-from sinkscope.grids import Keeping, Measured, Progress, Work, run_grid
+from sinkscope.grids import GridProgress, Keeping, Measured, Work, run_grid
 from sinkscope.interventions import MaskSinks
 from sinkscope.sinks import Excess
 from sinkscope.trace.lock import LOCK, WriterLock
@@ -136,7 +136,7 @@ def test_cells_are_read_as_they_were_run(twin: Model, tmp_path: Path) -> None:
 
 
 def test_the_observer_sees_the_whole_grid_from_its_start(twin: Model, tmp_path: Path) -> None:
-    told: list[Progress] = []
+    told: list[GridProgress] = []
     grid_of(twin)(out=tmp_path / "grid", observer=told.append)
     start, end = told[0], told[-1]
     assert (start.cells_done, start.cells, start.examples_done, start.examples, start.seconds_left) == (
@@ -169,7 +169,7 @@ class Hungry:
 
     def run(self, condition: KeysCondition, observer: Callable[[int], None]) -> Measured:
         observer(2)
-        if condition.masks:
+        if condition.intervention is not None:
             raise self.error
         return Measured(exact(1, 1), {"removed": None})
 
@@ -201,7 +201,7 @@ def test_memory_that_runs_out_names_a_batch_size_and_keeps_cells(tmp_path: Path,
     [line] = (out / "cells.jsonl").read_text().splitlines()
     assert json.loads(line)["measured"]["numerators"] == [1.0, 1.0]
     # As it says: a smaller batch goes on after the finished cell.
-    told: list[Progress] = []
+    told: list[GridProgress] = []
     smaller = Hungry(error, batch_size=1)
     with pytest.raises(UserError, match="batch size 1: use shorter texts"):
         fed(smaller, Keeping(out=out, resume=True), told.append)

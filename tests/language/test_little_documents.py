@@ -1,10 +1,7 @@
 """The documents of the little language: full rows, marked answers, right answers also among other problems."""
 
 import hashlib
-import os
 import re
-import subprocess
-import sys
 from functools import cache
 from random import Random
 
@@ -158,14 +155,3 @@ def digest() -> str:
 
 def test_a_seed_means_the_documents_that_the_shipped_twins_were_trained_on() -> None:
     assert digest() == "1abb1735780a5153a9297a44668dadd163539b3bd1f7ffb5f213af26facfaaf3"
-
-
-def test_another_process_draws_the_same() -> None:
-    child = subprocess.run(
-        [sys.executable, "-c", "from test_little_documents import digest; print(digest())"],
-        env={**os.environ, "PYTHONHASHSEED": "4242", "PYTHONPATH": os.pathsep.join(sys.path)},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    assert child.stdout.strip() == digest()

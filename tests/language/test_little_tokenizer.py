@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from sinkscope.errors import UserError
-from sinkscope.language.documents import MAKERS, prompt_text
+from sinkscope.language import MAKERS, prompt_text
 from sinkscope.language.problems import draw
 from sinkscope.language.tokenizer import little_tokenizer
 from sinkscope.language.vocabulary import BOS, EOS, MASK, PAD, SPECIAL, SPLIT, UNKNOWN, WORDS, decode, encode, ids

@@ -39,11 +39,13 @@ def pictures(count: int, channels: int = 1) -> ImageSet:
     )
 
 
-def choice(data: ImageSet, *, way: str = "gates", alpha: float = 0.5, wrong: tuple[int, ...] = ()) -> selection.Choice:
+def choice(
+    data: ImageSet, *, way: str = "gates", alpha: float = 0.5, wrong: tuple[int, ...] = ()
+) -> selection.PatchChoice:
     """Random patches; right but for some pictures."""
     predicted = data.labels.clone()
     predicted[list(wrong)] = (predicted[list(wrong)] + 1) % len(CLASSES)
-    return selection.Choice(way=way, alpha=alpha, kept=torch.rand(len(data), 6) < 0.5, predicted=predicted)
+    return selection.PatchChoice(way=way, alpha=alpha, kept=torch.rand(len(data), 6) < 0.5, predicted=predicted)
 
 
 def shown(ax: Axes) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
@@ -95,7 +97,9 @@ def test_colours_become_grey_by_what_eyes_see() -> None:
 
 def test_words_say_what_each_map_was_taken_for_and_what_was_sent() -> None:
     data = pictures(4)
-    whole = selection.Choice(way="whole", alpha=1.0, kept=torch.ones(4, 6, dtype=torch.bool), predicted=data.labels)
+    whole = selection.PatchChoice(
+        way="whole", alpha=1.0, kept=torch.ones(4, 6, dtype=torch.bool), predicted=data.labels
+    )
     part = choice(data, wrong=(1, 2))
     figure = selection.kept_maps(data, [whole, part], GRID, title="a model", settings="chosen by gates")
     axes = np.array(figure.axes).reshape(4, 2)

@@ -4,9 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 from sinkscope.selection.data import Splits, load_images
-from sinkscope.selection.learning import Recipe
+from sinkscope.selection.learning import SelectionRecipe
 
-TINY = Recipe(patch=2, width=16, depth=4, heads=2, gates=(1, 2), split=3, batch=32, pretraining=2, selecting=2)
+TINY = SelectionRecipe(patch=2, width=16, depth=4, heads=2, gates=(1, 2), split=3, batch=32, pretraining=2, selecting=2)
 
 
 def stock_settings(image_size: int, labels: int) -> dict[str, Any]:

@@ -5,10 +5,9 @@ import torch
 from tiny_vits import pictures, selective
 
 from sinkscope.cli.select.agree import averaged
-from sinkscope.errors import UserError
 from sinkscope.report.selection import agreement_bars
 from sinkscope.selection.agreement import OTHERS, agreement
-from sinkscope.selection.selectors import SELECTORS, AtGate
+from sinkscope.selection.selectors import SELECTORS, GateInput
 
 
 def test_every_gate_is_compared_with_every_other_way() -> None:
@@ -40,11 +39,11 @@ def test_gates_that_copy_an_other_agree_with_it(monkeypatch: pytest.MonkeyPatch)
     copied: list[torch.Tensor] = []
     others = SELECTORS["cls-attention"]
 
-    def listen(self: object, at: AtGate) -> torch.Tensor:
+    def listen(self: object, at: GateInput) -> torch.Tensor:
         del self
-        assert at.seen is not None
-        copied.append(at.seen.by_class)
-        return at.seen.by_class
+        assert at.attention is not None
+        copied.append(at.attention.by_class)
+        return at.attention.by_class
 
     monkeypatch.setattr(others, "scores", listen)
     gate = model.gate_at(model.gate_places[0])
@@ -54,12 +53,3 @@ def test_gates_that_copy_an_other_agree_with_it(monkeypatch: pytest.MonkeyPatch)
     assert found["cls-attention"].correlation == pytest.approx(1.0)
     assert found["cls-attention"].overlap == 1.0
     assert found["key-norm"].overlap < 1.0
-
-
-def test_what_cannot_be_compared() -> None:
-    model = selective("vit")
-    with pytest.raises(UserError, match="alpha must lie"):
-        list(agreement(model, pictures(model.backbone, 2), 0.0))
-    plain = selective("plain")
-    with pytest.raises(UserError, match="can only be seen"):
-        list(agreement(plain, pictures(plain.backbone, 2), 0.5))

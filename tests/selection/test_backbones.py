@@ -10,23 +10,18 @@ from tiny_vits import (
     BACKBONES,
     CHANNELS,
     CLASSES,
-    HEADS,
-    OBLONG,
     STOCK,
     WIDTH,
-    PlainViT,
     chained,
     dinov2,
     logits_of,
     pictures,
-    plain_vit,
     selective,
 )
 from torch import nn
-from transformers import ViTConfig, ViTModel
 
 from sinkscope.errors import UserError
-from sinkscope.selection import PlainBackbone, wrap
+from sinkscope.selection import wrap
 
 each_backbone = pytest.mark.parametrize("name", BACKBONES)
 
@@ -152,31 +147,3 @@ def test_pictures_of_another_size_are_refused(name: str) -> None:
         )
         with pytest.raises(UserError, match=f"^the model takes images of .channel, row, column. {wanted}"):
             model(torch.randn(shape), 0.5)
-
-
-def test_no_pictures_and_pictures_of_bytes_are_refused() -> None:
-    model = selective("vit")
-    with pytest.raises(UserError, match=r"^the model takes a batch of at least one image, got none$"):
-        model(pictures(model.backbone, 0), 0.5)
-    message = r"^the model takes images of real numbers, got torch.uint8; scale them as in its training$"
-    with pytest.raises(UserError, match=message):
-        model(pictures(model.backbone, 2).byte(), 0.5)
-
-
-def test_an_unknown_network_is_refused() -> None:
-    config = ViTConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8, image_size=8,
-                       patch_size=4)  # fmt: skip
-    for network, name in [(ViTModel(config), "ViTModel"), (nn.Linear(2, 2), "Linear"), (plain_vit(), "PlainViT")]:
-        message = rf"^no way is known to select tokens in a {name}: use one of DeiT\w+, .*, or a PlainBackbone$"
-        with pytest.raises(UserError, match=message):
-            wrap(network)
-
-
-def test_plain_blocks_that_put_tokens_first_are_refused() -> None:
-    network = PlainViT()
-    layer = nn.TransformerEncoderLayer(WIDTH, HEADS, WIDTH)
-    with pytest.raises(UserError, match=r"^blocks must take tokens as .*batch_first=True$"):
-        PlainBackbone(
-            network, embed=network.embed, blocks=[layer], classify=network.classify, grid=(5, 7),
-            image_shape=(CHANNELS, *OBLONG), classes=CLASSES,
-        )  # fmt: skip

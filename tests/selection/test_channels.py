@@ -200,19 +200,6 @@ def test_drawing_leaves_torch_s_own_generator_alone() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("loss", [1.0, -0.1, math.nan, 2.0])
-def test_a_loss_outside_the_range_is_refused(loss: float) -> None:
-    with pytest.raises(UserError, match=r"^loss must lie in \[0, 1\), the share of tokens that never arrive; got \S+$"):
-        find_channel("erasure", loss=loss)
-
-
-def test_an_unknown_channel_is_refused() -> None:
-    with pytest.raises(
-        UserError, match=r"^unknown channel 'tin can': use one of awgn, erasure, rayleigh, rayleigh-blind$"
-    ):
-        find_channel("tin can")
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_without_sionna_it_is_said_what_to_install(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("sionna.phy", "sionna.phy.channel"):

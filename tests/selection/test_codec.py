@@ -1,7 +1,6 @@
 """Symbols of unit power at any rate, from one nested codec."""
 
 import math
-import re
 from fractions import Fraction
 
 import pytest
@@ -9,10 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sinkscope.errors import UserError
-from sinkscope.selection.codec import TokenCodec
+from sinkscope.selection.link import TokenCodec
 
-LAWS = settings(deadline=None)
+LAWS = settings(max_examples=40, deadline=None)
 WIDTH = 24
 rates = st.floats(0, 1, exclude_min=True)
 seeds = st.integers(0, 2**32 - 1)
@@ -126,12 +124,3 @@ def test_a_codec_can_learn_to_hand_tokens_over() -> None:
         errors.append(error.item())
     assert errors[0] > 0.9 and errors[-1] < 0.3 * errors[0]
     assert all(parameter.grad is not None for parameter in codec.parameters())
-
-
-@pytest.mark.parametrize("rate", [0, 1.5, -0.1, math.nan, math.inf])
-def test_rates_outside_the_range_are_refused(codec: TokenCodec, rate: float) -> None:
-    message = re.escape(f"rate must lie in (0, 1], complex symbols a token over its width; got {rate:g}")
-    with pytest.raises(UserError, match=f"^{message}$"):
-        codec.symbols(rate)
-    with pytest.raises(UserError, match=f"^{message}$"):
-        codec.encode(torch.zeros(1, 1, WIDTH), rate)

@@ -197,33 +197,3 @@ def test_the_cheapest_that_is_fast_enough_must_keep_the_limit() -> None:
     assert Fixed(slow_is_cheap, 0.003).limit == 0.003
     with pytest.raises(UserError, match=r"within 0\.003 s sends 0\.025"):
         Fixed(slow_is_cheap, 0.003, latency_limit=0.003)
-
-
-def test_a_latency_limit_that_nothing_meets_is_refused() -> None:
-    table = plausible_table()
-    with pytest.raises(UserError, match=r"no point.*0\.001 s: the fastest takes 0\.0024 s"):
-        Oracle(table, 0.1, latency_limit=0.001)
-    with pytest.raises(UserError, match="needs a table with latencies"):
-        Oracle(random_table(1), 0.1, latency_limit=0.001)
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"limit": 0.0}, "limit must be"),
-        ({"limit": np.nan}, "limit must be"),
-        ({"mu": -1.0}, "mu must be"),
-        ({"latency_limit": np.inf}, "latency_limit must be"),
-        ({"V": -1.0}, "V must be"),
-        ({"V": np.inf}, "V must be"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused(settings: dict[str, float], said: str) -> None:
-    asked = {"limit": 0.1, "V": 1.0, **settings}
-    with pytest.raises(UserError, match=said):
-        DriftPlusPenalty(plausible_table(), **asked)
-
-
-def test_an_unknown_controller_is_named_with_those_there_are() -> None:
-    with pytest.raises(UserError, match=r"'pid'.*drift-plus-penalty, fixed, oracle"):
-        find_controller("pid", plausible_table(), 0.1)

@@ -9,7 +9,6 @@ from control_tables import random_table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sinkscope.errors import UserError
 from sinkscope.selection.control import OperatingPoint, OperatingTable
 
 LAWS = settings(max_examples=50, deadline=None)
@@ -102,44 +101,3 @@ def test_the_numbers_are_copied_and_cannot_be_changed() -> None:
 def test_points_are_values() -> None:
     assert OperatingPoint(0.1, 0.5) == OperatingPoint(0.1, 0.5)
     assert OperatingPoint(0.1, 0.5) < OperatingPoint(0.5, 0.1)
-
-
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"split": "test"}, "validation split.*'test'"),
-        ({"split": " Test[:500]"}, "validation split"),
-        ({"split": " "}, "validation split"),
-        ({"alphas": (0.0, 0.5, 1.0)}, r"alpha must lie in \(0, 1\]"),
-        ({"alphas": (0.5, 0.1, 1.0)}, "alphas.*ascending"),
-        ({"alphas": ("much", 0.1, 1.0)}, "alphas.*numbers"),
-        ({"rates": (0.5, 1.5)}, r"rate must lie in \(0, 1\]"),
-        ({"rates": ()}, "rates.*one or more"),
-        ({"snrs": (-np.inf, 0.0, 1.0, 2.0, 3.0)}, "begin with a finite"),
-        ({"snrs": (0.0, 1.0, float("nan"), 2.0, 3.0)}, "ascending"),
-        ({"accuracy": np.full((3, 2, 5), 85.0)}, "divide percentages by 100"),
-        ({"accuracy": np.full((3, 2, 5), np.nan)}, r"\[0, 1\]"),
-        ({"accuracy": np.full((2, 3, 5), 0.5)}, r"shape \(3, 2, 5\); got \(2, 3, 5\)"),
-        ({"rho": np.zeros((3, 2))}, "rho.*positive"),
-        ({"rho": [[0.1, 0.1], [0.1], [0.1, 0.1]]}, "rho"),
-        ({"latency": np.array([0.1, 0.0, 0.1])}, "latency.*positive"),
-        ({"latency": np.array([0.1, 0.1])}, "latency.*shape"),
-    ],
-)
-def test_what_is_no_table_is_refused_in_one_line(changed: dict[str, Any], said: str) -> None:
-    with pytest.raises(UserError, match=said) as error:
-        OperatingTable(**{**fields(random_table(6)), **changed})
-    assert "\n" not in str(error.value)
-
-
-def test_a_dictionary_that_lacks_something_is_refused() -> None:
-    stored = random_table(7).to_dict()
-    del stored["rho"], stored["snrs"]
-    with pytest.raises(UserError, match="missing: snrs, rho"):
-        OperatingTable.from_dict(stored)
-
-
-@pytest.mark.parametrize("snrs", [[], [np.nan], [0.0, -np.inf], 3.0, [[1.0]]])
-def test_what_is_no_snr_is_refused(snrs: Any) -> None:
-    with pytest.raises(UserError, match="snrs must be"):
-        random_table(8).accuracy_at(snrs)

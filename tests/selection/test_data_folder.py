@@ -257,7 +257,7 @@ def bent_files(draw: st.DrawFn) -> bytes:
     return bytes(content)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(content=bent_files())
 def test_a_bent_picture_is_read_or_skipped(content: bytes) -> None:
     whole = BytesIO()

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from sinkscope.errors import UserError
 from sinkscope.selection.data import ImageSet, Splits, as_bytes, describe_skipped, normalised
-from sinkscope.selection.data.base import carve, split_test
-from sinkscope.selection.data.images import MAX_GIB, check_memory
-from sinkscope.selection.data.splitting import stratified
+from sinkscope.selection.data.images import MAX_GIB, check_memory, stratified
+from sinkscope.selection.data.sources import as_parts, carve
 
 Labels = st.lists(st.integers(0, 4), min_size=1, max_size=60).map(torch.tensor)
 
@@ -114,7 +113,7 @@ def test_carving_parts_a_set_in_two_and_keeps_the_order() -> None:
 def test_what_was_skipped_is_told_once() -> None:
     made = made_set(12)
     object.__setattr__(made, "skipped", (("a.png", "broken"),))
-    parts = split_test(made, "mine", 0)
+    parts = as_parts({"all": made}, "mine", 0)
     assert parts.train.skipped == made.skipped and parts.test.skipped == ()
     assert "test (20%, seed 0)" in parts.test.name
 

@@ -18,13 +18,13 @@ from sinkscope.selection.data import (
     ImageSet,
     Splits,
     default_source,
-    fashion_mnist,
     find_source,
     load_images,
+    published,
 )
-from sinkscope.selection.data.idx import read_idx
+from sinkscope.selection.data.published import read_idx
 
-needs_package = pytest.mark.skipif(not fashion_mnist.is_installed(), reason="dataset-fashion-mnist is not installed")
+needs_package = pytest.mark.skipif(default_source() == "digits", reason="dataset-fashion-mnist is not installed")
 IMAGES, LABELS = "train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"
 
 
@@ -135,7 +135,7 @@ def test_fashion_mnist_is_what_was_published(fashion: Splits) -> None:
 
 @needs_package
 def test_the_test_part_is_the_published_one(fashion: Splits) -> None:
-    with gzip.open(fashion_mnist.FOLDER / "t10k-labels-idx1-ubyte.gz") as stream:
+    with gzip.open(published.FOLDER / "t10k-labels-idx1-ubyte.gz") as stream:
         assert stream.read()[8:] == fashion.test.labels.to(torch.uint8).numpy().tobytes()
 
 
@@ -160,14 +160,14 @@ def test_a_missing_package_is_told(monkeypatch: pytest.MonkeyPatch, module: str,
 
 
 def test_the_default_is_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(fashion_mnist, "FOLDER", tmp_path)
+    monkeypatch.setattr(published, "FOLDER", tmp_path)
     assert default_source() == "digits"
     with pytest.raises(UserError, match="apt install dataset-fashion-mnist"):
         load_images("fashion-mnist")
 
 
 def test_the_default_is_fashion_where_it_is_installed(monkeypatch: pytest.MonkeyPatch, little_fashion: Path) -> None:
-    monkeypatch.setattr(fashion_mnist, "FOLDER", little_fashion)
+    monkeypatch.setattr(published, "FOLDER", little_fashion)
     assert default_source() == "fashion-mnist"
     assert len(load_images("fashion-mnist").test) == 11
 

@@ -2,7 +2,6 @@
 
 import io
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,17 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from sinkscope.errors import UserError
 from sinkscope.selection.digital import (
     DIGITAL,
+    Pixels,
+    best_fit,
     capacity_bits,
+    decode,
+    encode,
     find_digital,
     jpeg_at_capacity,
+    largest_size,
     resized_at_capacity,
 )
-from sinkscope.selection.digital.base import Pixels
-from sinkscope.selection.digital.jpeg import best_fit, decode, encode
-from sinkscope.selection.digital.resized import largest_size
 
 LAWS = settings(max_examples=50, deadline=None)
 
@@ -178,31 +178,3 @@ def test_a_smaller_picture_keeps_what_is_smooth_and_loses_what_is_not() -> None:
     # At the border the filter has nothing to look at beyond.
     assert np.abs(sent.images[0, 0, 4:-4, 4:-4].astype(int) - ramp[4:-4, 4:-4]).max() <= 3
     assert np.abs(sent.images[1, 0].astype(int) - 127).max() <= 3
-
-
-@pytest.mark.parametrize("name", sorted(DIGITAL))
-@pytest.mark.parametrize(
-    ("images", "symbols", "snr", "said"),
-    [
-        (np.zeros((2, 1, 8, 8)), 100, 0.0, "uint8.*float64"),
-        (np.zeros((1, 8, 8), np.uint8), 100, 0.0, r"got uint8 \(1, 8, 8\)"),
-        (np.zeros((0, 1, 8, 8), np.uint8), 100, 0.0, "images must"),
-        (np.zeros((2, 1, 8, 8), np.uint8), 0, 0.0, "symbols must be at least 1"),
-        (np.zeros((2, 1, 8, 8), np.uint8), 100, math.nan, "snr must be a number"),
-        (np.zeros((2, 1, 8, 8), np.uint8), 100, -math.inf, "snr must be a number"),
-        (np.zeros((2, 1, 8, 8), np.uint8), [1, 2, 3], 0.0, r"each of the 2 pictures, got \(3,\)"),
-    ],
-)
-def test_what_cannot_be_sent_is_refused(name: str, images: Any, symbols: Any, snr: float, said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        find_digital(name)(images, symbols, snr)
-
-
-def test_jpeg_has_one_channel_or_three() -> None:
-    with pytest.raises(UserError, match="1 or 3 channels here; got 2"):
-        jpeg_at_capacity(np.zeros((1, 2, 8, 8), np.uint8), 100, 0.0)
-
-
-def test_an_unknown_baseline_is_named_with_those_there_are() -> None:
-    with pytest.raises(UserError, match=r"'bpg'.*jpeg, resized"):
-        find_digital("bpg")

@@ -7,10 +7,9 @@ import pytest
 import torch
 from tiny_vits import BACKBONES, WIDTH, pictures, selective
 
-from sinkscope.errors import UserError
 from sinkscope.selection import CHANNELS, Channel, Link, SelectiveViT, find_channel, seed_channels
 from sinkscope.selection.channels import Received
-from sinkscope.selection.codec import TokenCodec
+from sinkscope.selection.link import TokenCodec
 
 SHARES = [1.0, 0.05, 0.6, 0.3, 0.35]
 SNRS = [math.inf, 0.0, -10.0, 3.0, math.inf]
@@ -142,27 +141,6 @@ def test_up_to_may_send_nothing_but_the_class_token() -> None:
     for channel in CHANNELS:
         picked = model(pictures(model.backbone, 2), 0.5, mode="up-to", link=Link(find_channel(channel), 0.25, 0.0))
         assert picked.symbols.tolist() == [8, 8] and bool(picked.logits.isfinite().all())
-
-
-@pytest.mark.parametrize("snr", [math.nan, -math.inf, torch.tensor([1.0, math.nan])])
-def test_an_snr_that_is_none_is_refused(snr: float | torch.Tensor) -> None:
-    with pytest.raises(UserError, match=r"^snr must be a number of decibels, or inf for no noise; got .*(nan|-inf)"):
-        Link(Wire(), 0.5, snr)
-
-
-@pytest.mark.parametrize("rate", [0, 1.5, math.nan])
-def test_a_rate_outside_the_range_is_refused(rate: float) -> None:
-    with pytest.raises(
-        UserError, match=r"^rate must lie in \(0, 1\], complex symbols a token over its width; got \S+$"
-    ):
-        Link(Wire(), rate, 10)
-
-
-@pytest.mark.parametrize("shape", [(2,), (1,), (5, 1)])
-def test_a_wrong_number_of_snrs_is_refused(model: SelectiveViT, shape: tuple[int, ...]) -> None:
-    message = r"^snr must be one number or one for each of the 5 images, got \(.*\)$"
-    with pytest.raises(UserError, match=message):
-        model(pictures(model.backbone, 5), 0.5, link=Link(Wire(), 0.25, torch.zeros(shape)))
 
 
 def test_a_link_is_told_codec_and_tokens_and_keeps_their_shape() -> None:

@@ -1,7 +1,7 @@
 """What the public code of the method gets wrong (METHODS section 4), one test a defect, that it is right here.
 
 Two of them are tested beside what they are about: that the learning rate's schedule is applied
-(test_selective_training) and that the controller's table is not measured on the test split (test_control_table,
+(test_selective_learning) and that the controller's table is not measured on the test split (test_control_table,
 test_grid_operating).
 """
 

@@ -20,10 +20,10 @@ from sinkscope.experiments.patches import PatchGrid
 from sinkscope.experiments.pictures import measure_on
 from sinkscope.selection.control import OperatingTable
 from sinkscope.selection.data import Splits, load_images
-from sinkscope.selection.learning import recipe_from, train_selective
+from sinkscope.selection.learning import train_selective
 from sinkscope.selection.saved import load_backbone, load_selective
 
-TINY = replace(small_trainings.TINY, pictures=64, pretraining=0, selecting=1, shift=0)
+TINY = replace(small_trainings.TINY, pictures=32, pretraining=0, selecting=1, shift=0)
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def test_other_data_or_another_start_is_another_training(digits: Splits, tmp_pat
     out = tmp_path / "out"
     one, other = (load_backbone(stock(tmp_path / str(seed), 10, seed), 10) for seed in (0, 1))
     train_selective(TINY, digits, out, source="digits", start=one)
-    fewer = replace(digits, train=digits.train.take(80))
+    fewer = replace(digits, train=digits.train.take(30))
     with pytest.raises(UserError, match="another data;"):
         train_selective(TINY, fewer, out, source="digits", start=load_backbone(str(tmp_path / "0"), 10))
     with pytest.raises(UserError, match="another start;"):
@@ -144,18 +144,6 @@ def test_a_training_that_goes_astray_ends(digits: Splits, tmp_path: Path) -> Non
     with pytest.raises(UserError, match=r"step 1 .selecting. is no number"):
         train_selective(TINY, digits, tmp_path / "out", source="digits", start=network)
     assert not (tmp_path / "out" / "model").exists()
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"snr": [1.0]}, {"snr": [1.0, 2.0, 3.0]}, {"budget_weight": float("nan")}, {"weight_decay": -1.0},
-        {"largest_norm": -1.0}, {"matrix_rate": float("inf")}, {"seed": -1}, {"seed": 2**70},
-    ],
-)  # fmt: skip
-def test_recipes_that_no_training_survives(changes: dict[str, Any]) -> None:
-    with pytest.raises(UserError):
-        recipe_from(changes)
 
 
 def test_cells_of_another_split_or_configuration_are_other_cells(digits: Splits, shipped: Path) -> None:

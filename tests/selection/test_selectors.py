@@ -11,15 +11,12 @@ from hypothesis import strategies as st
 from tiny_vits import GATES, HEADS, STOCK, WIDTH, pictures, selective
 from transformers import PreTrainedModel
 
-from sinkscope.errors import UserError
 from sinkscope.selection import SELECTORS, SelectiveViT, Selector, find_selector
-from sinkscope.selection.budgets import alphas, gate_counts
-from sinkscope.selection.gates import Gate
-from sinkscope.selection.selectors import AtGate, Seen
-from sinkscope.selection.selectors.random import Random
+from sinkscope.selection.budgets import Gate, alphas, gate_counts
+from sinkscope.selection.selectors import BlockAttention, GateInput, RandomSelector
 
-LAWS = settings(deadline=None)
-LOOKING = sorted(name for name, kind in SELECTORS.items() if kind.looks)
+LAWS = settings(max_examples=40, deadline=None)
+LOOKING = sorted(name for name, kind in SELECTORS.items() if kind.needs_attention)
 SHARES = [0.1, 0.35, 0.6, 0.9, 1.0]
 
 
@@ -27,11 +24,11 @@ SHARES = [0.1, 0.35, 0.6, 0.9, 1.0]
 class Noting(Selector):
     """Chooses as another selector does, and notes what it was shown."""
 
-    looks = True
+    needs_attention = True
     inner: Selector
-    notes: list[AtGate] = field(default_factory=list)
+    notes: list[GateInput] = field(default_factory=list)
 
-    def scores(self, at: AtGate) -> torch.Tensor:
+    def scores(self, at: GateInput) -> torch.Tensor:
         self.notes.append(at)
         return self.inner.scores(at)
 
@@ -51,11 +48,11 @@ def projected(model: SelectiveViT, block: int) -> Iterator[tuple[list[torch.Tens
         hook.remove()
 
 
-def by_hand(queries: torch.Tensor, keys: torch.Tensor, there: torch.Tensor) -> Seen:
+def by_hand(queries: torch.Tensor, keys: torch.Tensor, there: torch.Tensor) -> BlockAttention:
     """Statistics of all tokens of one row, in float64; there (token,)."""
     q, k = (one[there].double().view(-1, HEADS, WIDTH // HEADS).transpose(0, 1) for one in (queries, keys))
     maps = (q @ k.mT / (WIDTH // HEADS) ** 0.5).softmax(-1)
-    return Seen(received=maps.mean((0, 1)), by_class=maps[:, 0].mean(0), key_norm=k.norm(dim=-1).mean(0))
+    return BlockAttention(received=maps.mean((0, 1)), by_class=maps[:, 0].mean(0), key_norm=k.norm(dim=-1).mean(0))
 
 
 @pytest.mark.parametrize("gate", range(len(GATES)))
@@ -70,32 +67,38 @@ def test_what_selectors_see_is_the_attention_of_the_block_before(name: str, gate
     patches = model.backbone.patches
     lengths = [patches] * len(SHARES) if gate == 0 else gate_counts(alphas(SHARES, 5), len(GATES), patches)[0].tolist()
     for at, q, k in zip(notes, queries, keys, strict=True):
-        assert at.seen is not None
+        assert at.attention is not None
         for place, image in enumerate(at.images):
             there = torch.arange(q.shape[1]) < model.head + lengths[image]
             expected = by_hand(q[place], k[place], there)
             for statistic in ("received", "by_class", "key_norm"):
-                got = getattr(at.seen, statistic)[place, : lengths[image]].double()
+                got = getattr(at.attention, statistic)[place, : lengths[image]].double()
                 # single precision, values of order 1 and below
                 torch.testing.assert_close(got, getattr(expected, statistic)[model.head :], rtol=1e-5, atol=1e-6)
 
 
 def scored(name: str) -> list[float]:
     """A selector's scores of three patches that differ in all that can be seen."""
-    seen = Seen(
+    seen = BlockAttention(
         received=torch.tensor([[0.1, 0.3, 0.2]]),
         by_class=torch.tensor([[0.5, 0.1, 0.2]]),
         key_norm=torch.tensor([[2.0, 3.0, 1.0]]),
     )
-    scores = find_selector(name).scores(replace(at_gate(3, [0]), seen=seen))
+    scores = find_selector(name).scores(replace(at_gate(3, [0]), attention=seen))
     return scores[0].tolist()
 
 
-def at_gate(patches: int, images: list[int], positions: torch.Tensor | None = None) -> AtGate:
+def at_gate(patches: int, images: list[int], positions: torch.Tensor | None = None) -> GateInput:
     positions = torch.arange(patches).expand(len(images), -1) if positions is None else positions
     tokens = torch.zeros(len(images), positions.shape[1], WIDTH)
-    return AtGate(
-        gate=Gate(WIDTH), place=0, budget=tokens[:, 0], patches=tokens, positions=positions, images=images, seen=None
+    return GateInput(
+        gate=Gate(WIDTH),
+        place=0,
+        budget=tokens[:, 0],
+        patches=tokens,
+        positions=positions,
+        images=images,
+        attention=None,
     )
 
 
@@ -114,23 +117,23 @@ def test_each_selector_ranks_by_what_its_name_says() -> None:
 def test_an_image_has_one_random_order_in_any_batch_and_at_any_gate(patches: int, image: int, seed: int) -> None:
     """What is left at a later gate ranks as it did before, and beside any other images."""
     draw = torch.Generator().manual_seed(seed)
-    scores = Random().scores(at_gate(patches, [image, image + 1, image]))
+    scores = RandomSelector().scores(at_gate(patches, [image, image + 1, image]))
     assert torch.equal(scores[0], scores[2])
     left = torch.rand(patches, generator=draw).argsort()[: int(torch.randint(1, patches + 1, (), generator=draw))]
-    later = Random().scores(at_gate(patches, [image], left.sort().values.unsqueeze(0)))
+    later = RandomSelector().scores(at_gate(patches, [image], left.sort().values.unsqueeze(0)))
     assert torch.equal(later[0], scores[0, left.sort().values])
 
 
 def test_random_orders_differ_between_images_and_seeds() -> None:
-    drawn = Random().scores(at_gate(40, list(range(20))))
-    again = Random(seed=1).scores(at_gate(40, list(range(20))))
+    drawn = RandomSelector().scores(at_gate(40, list(range(20))))
+    again = RandomSelector(seed=1).scores(at_gate(40, list(range(20))))
     both = torch.cat([drawn, again])
     assert len({tuple(row.argsort().tolist()) for row in both}) == 40
 
 
 def test_chance_favours_no_patch() -> None:
     """A third of 12 patches kept in 6000 images: each about 2000 times, by a binomial standard deviation of 37."""
-    scores = Random().scores(at_gate(12, list(range(6000))))
+    scores = RandomSelector().scores(at_gate(12, list(range(6000))))
     kept = torch.zeros(scores.shape).scatter_(1, scores.topk(4).indices, 1.0).sum(0)
     assert float((kept - 2000).abs().max()) < 5 * 37
 
@@ -143,20 +146,6 @@ def test_images_are_told_apart_by_their_numbers_alone() -> None:
     assert model(image, 0.3, selector="random", numbers=[8]).kept[0].tolist() == kept[1]
 
 
-def test_too_few_numbers_are_refused() -> None:
-    model = selective("vit")
-    with pytest.raises(UserError, match=r"^numbers must be one for each of the 3 images, got 2$"):
-        model(pictures(model.backbone, 3), 0.5, selector="random", numbers=[1, 2])
-
-
-@pytest.mark.parametrize("name", LOOKING)
-def test_attention_can_not_be_seen_in_plain_layers(name: str) -> None:
-    model = selective("plain")
-    message = r"^this selector looks at attention, .* use 'gates' or 'random' with a PlainBackbone$"
-    with pytest.raises(UserError, match=message):
-        model(pictures(model.backbone, 2), 0.5, selector=name)
-
-
 @pytest.mark.parametrize("name", sorted(SELECTORS))
 def test_the_network_is_left_as_it_was(name: str) -> None:
     model = selective("vit")
@@ -166,10 +155,3 @@ def test_the_network_is_left_as_it_was(name: str) -> None:
     model(pictures(model.backbone, 2), 0.5, selector=name)
     assert network.config._attn_implementation == before
     assert all(not module._forward_hooks and not module._forward_pre_hooks for module in network.modules())
-
-
-def test_an_unknown_selector_is_refused() -> None:
-    model = selective("vit")
-    names = "cls-attention, gates, high-key-norm, key-norm, random, received-attention"
-    with pytest.raises(UserError, match=f"^unknown selector 'best': use one of {names}$"):
-        model(pictures(model.backbone, 1), 0.5, selector="best")

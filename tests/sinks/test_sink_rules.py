@@ -156,7 +156,7 @@ def test_no_z_score_exceeds_the_root_of_n_minus_one() -> None:
         (lambda: Threshold(1.0), ("value", "0 <= value < 1")),
         (lambda: Threshold(-0.2), ("value", "-0.2")),
         (lambda: TopK(0), ("k of rule 'top-k'", "at least 1")),
-        (lambda: First(1.5), ("k of rule 'first'", "whole number", "1.5")),
+        (lambda: First(1.5), ("k of rule 'first'", "whole number", "1.5")),  # type: ignore[arg-type]
         (lambda: make_rule("biggest"), ("'biggest'", "excess, first, threshold, top-k, zscore")),
         (lambda: make_rule("zscore", epsilon=3.0), ("'zscore'", "'epsilon'", "it has k")),
         (lambda: mark_sinks(row(0.5, 0.3, 0.2), Excess(3.0)), ("with 3 keys", "choose")),

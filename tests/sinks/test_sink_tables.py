@@ -282,7 +282,7 @@ def test_a_report_for_one_group_of_queries() -> None:
     )
     sinks = find_sinks(sample, RULE, received=received_from(sample, "masked"))
     np.testing.assert_allclose(report.tables["layers"]["sinks"], sinks_per_layer(sinks)["sinks"])
-    assert "heads" in summarise([diffusion(4, by_head=True).sample], RULE, "masked").tables
+    assert "heads" in summarise([diffusion(4, by_head=True).sample], RULE, "masked", tables=["heads"]).tables
 
 
 def test_causal_models_get_sink_k_and_say_what_is_absent() -> None:
@@ -296,10 +296,10 @@ def test_causal_models_get_sink_k_and_say_what_is_absent() -> None:
 
 def test_sink_k_of_a_diffusion_model_needs_its_final_pass() -> None:
     sample = diffusion(1).sample
-    assert "autoregressive" in summarise([sample], RULE).absent["sink-k"]
+    assert "autoregressive" in summarise([sample], RULE, tables=["sink-k"]).absent["sink-k"]
     final = causal_maps(np.random.default_rng(1), 3, 5, 12).mean(axis=-2)
     sample["final_received"] = (("layer", "head", "position"), final)
-    table = summarise([sample], RULE).tables["sink-k"]
+    table = summarise([sample], RULE, tables=["sink-k"]).tables["sink-k"]
     np.testing.assert_allclose(table["sink_k"].sel(source="final pass"), (final > 0.3).mean(axis=(0, 1)))
 
 
@@ -363,7 +363,7 @@ def test_chosen_tables_only_and_in_the_order_asked_for() -> None:
 
 def test_samples_without_steps_are_skipped_and_counted() -> None:
     whole = diffusion(1).sample
-    report = summarise([whole.isel(step=slice(0)), whole], RULE)
+    report = summarise([whole.isel(step=slice(0)), whole], RULE, tables=["layers"])
     assert (report.samples, report.skipped) == (1, 1)
     np.testing.assert_allclose(report.tables["layers"]["sinks"], single(whole, "layers")["sinks"])
 

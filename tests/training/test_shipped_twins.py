@@ -11,12 +11,11 @@ from sinkscope import evaluate, load_model
 from sinkscope.evaluation import LITTLE
 from sinkscope.intervals import wilson_interval
 from sinkscope.training import KINDS, Kind, Recipe
-from sinkscope.training.card import read_scores
-from sinkscope.training.export import stored_configuration
-from sinkscope.training.log import read_log
+from sinkscope.training.checkpoints import read_log
+from sinkscope.training.export import read_scores, stored_configuration
 
 TWINS = Path(sinkscope.__file__).parent / "twins"
-PROBLEMS = 60
+PROBLEMS = 40
 each_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
 
 
@@ -50,7 +49,7 @@ def test_they_load_by_name_and_are_what_the_recipe_says(kind: Kind) -> None:
 def test_they_can_do_what_their_scores_say(kind: Kind, task: str) -> None:
     stored = scores_of(kind)[task]
     assert stored["n"] == 1000
-    # Of the first 60 of the same problems, a hypergeometric draw; 4 standard deviations.
+    # Of the first 40 of the same problems, a hypergeometric draw; 4 standard deviations.
     got = evaluate(load_model(kind.name, device="cpu"), task, n=PROBLEMS)
     share = stored["score"]
     assert abs(got.score - share) <= 4 * (share * (1 - share) / PROBLEMS) ** 0.5 + 1 / PROBLEMS

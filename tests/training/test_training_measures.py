@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from sinkscope.families import Model, load_model
 from sinkscope.language.documents import document
 from sinkscope.language.vocabulary import BOS, END, MASK, ids
-from sinkscope.training import measures
-from sinkscope.training.corpus import WEIGHTS, Batch
-from sinkscope.training.measures import DOCUMENTS, LENGTH, sink_measures
+from sinkscope.training import twins
+from sinkscope.training.objectives import WEIGHTS, Batch
+from sinkscope.training.twins import DOCUMENTS, LENGTH, sink_measures
 
 NAMES = ("twin-ar", "twin-dlm", "twin-adapted")
 STRENGTHS = (0.25, 3.0)
@@ -119,7 +119,7 @@ def test_the_last_keys_of_a_causal_pass_are_left_out(
     """A word that all look for, among the last: it would be the strongest of all, though few ever see it."""
     tokens = torch.randint(20, 40, (DOCUMENTS, LENGTH))
     tokens[:, -4] = ids()[BOS]
-    monkeypatch.setattr(measures, "_held_out", lambda: Batch(tokens, torch.zeros_like(tokens, dtype=torch.bool)))
+    monkeypatch.setattr(twins, "_held_out", lambda: Batch(tokens, torch.zeros_like(tokens, dtype=torch.bool)))
     maps = maps_of(planted(twin_folders["twin-ar"], "float64", "eager"), tokens.tolist())
     assert (maps[:, 0, :, :, -4].sum(-1) / 4 > 0.3).mean() > 0.5
     found = sink_measures(planted(twin_folders["twin-ar"], "float32", "sinkscope"))["finished"]
@@ -139,15 +139,15 @@ def test_measures_leave_the_model_as_it_was(twin_folders: dict[str, Path]) -> No
 
 
 def test_a_row_of_the_log_has_every_task(twin_folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measures, "LITTLE", ("copy", "sort"))
+    monkeypatch.setattr(twins, "LITTLE", ("copy", "sort"))
     asked = []
 
     def evaluate(model: Model, task: str, *, n: int) -> object:
         asked.append((model.name, task, n))
         return type("Scored", (), {"score": 0.25})
 
-    monkeypatch.setattr(measures, "evaluate", evaluate)
+    monkeypatch.setattr(twins, "evaluate", evaluate)
     model = load_model(twin_folders["twin-ar"], device="cpu")
-    row = measures.measure(model, problems=7)
+    row = twins.measure(model, problems=7)
     assert asked == [(model.name, "copy", 7), (model.name, "sort", 7)]
     assert row == {"accuracy": {"copy": 0.25, "sort": 0.25}, "sinks": sink_measures(model)}

@@ -1,23 +1,89 @@
-"""The objectives against float64 written out position by position, and masks against what LLaDA prescribes."""
+"""What a step learns from: batches, which follow from the recipe's seed and their number; masks; losses in float64."""
 
+import hashlib
 import math
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from twin_runs import TINY, changed
 
-from sinkscope.language.vocabulary import MASK, ids
-from sinkscope.training.corpus import Batch
+from sinkscope.language import MAKERS
+from sinkscope.language.vocabulary import BOS, MASK, WORDS, ids
+from sinkscope.training import Recipe, find_kind, train_twin, training
 from sinkscope.training.objectives import (
     SMALLEST_TIME,
+    WEIGHTS,
+    Batch,
     Masked,
+    batch,
     masked_diffusion_loss,
     next_token_loss,
     put_masks,
 )
+
+NUMBERS = (0, 1, 2, 999)
+PINNED = ["1bb045ff1d05c55f", "26c93915f7540eea", "a6243fb0c2ae614b", "148a85d260dcacd0"]
+"""What the generator of the shipped twins gave."""
+
+
+def digest(given: Batch) -> str:
+    return hashlib.sha256(given.tokens.numpy().tobytes() + given.answer.numpy().tobytes()).hexdigest()
+
+
+def test_a_number_means_the_batch_that_it_always_meant() -> None:
+    """Python's hashes differ from process to process; batches don't."""
+    assert [digest(batch(TINY, number))[:16] for number in NUMBERS] == PINNED
+
+
+def test_other_numbers_and_other_seeds_give_other_documents() -> None:
+    drawn = [digest(batch(recipe, number)) for recipe in (TINY, changed(TINY, seed=12)) for number in range(60)]
+    assert len(set(drawn)) == len(drawn)
+
+
+def test_a_batch_fills_its_tokens_with_rows_of_one_length() -> None:
+    recipe = Recipe(batch_tokens=1000, lengths=(37, 53, 71))
+    shapes = {tuple(batch(recipe, number).tokens.shape) for number in range(30)}
+    assert shapes == {(27, 37), (18, 53), (14, 71)}
+    given = batch(recipe, 3)
+    assert given.tokens.dtype == torch.int64 and given.answer.dtype == torch.bool
+    assert given.answer.shape == given.tokens.shape
+    assert (given.tokens[:, 0] == ids()[BOS]).all()
+    assert 0 <= int(given.tokens.min()) <= int(given.tokens.max()) < len(WORDS)
+    assert given.answer.any() and not given.answer.all()
+
+
+def test_what_a_seed_means_does_not_depend_on_width_or_precision() -> None:
+    assert digest(batch(changed(TINY, width=64, precision="bfloat16", tokens=9999), 5)) == digest(batch(TINY, 5))
+
+
+def test_every_task_is_drawn() -> None:
+    assert WEIGHTS.keys() == MAKERS.keys()
+    assert min(WEIGHTS.values()) > 0
+
+
+@pytest.mark.usefixtures("accelerate_anew")
+def test_twins_see_the_same_documents_in_the_same_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Tensor] = []
+
+    def watched(recipe: Recipe, number: int) -> Batch:
+        seen.append(batch(recipe, number).tokens)
+        return batch(recipe, number)
+
+    monkeypatch.setattr(training, "batch", watched)
+    ordered = []
+    for name in ("twin-ar", "twin-dlm"):
+        seen.clear()
+        assert len([*train_twin(find_kind(name), TINY, tmp_path)]) == TINY.points
+        ordered.append([*seen])
+    assert len(ordered[0]) == TINY.steps(find_kind("twin-ar")) == 12
+    for one, other in zip(*ordered, strict=True):
+        assert torch.equal(one, other)
+
 
 DOCUMENTS, LENGTH, VOCABULARY = 5, 13, 17
 Z = 5.0

@@ -194,7 +194,7 @@ def test_a_second_precision_in_one_process(tmp_path: Path) -> None:
     ["[", "null", "[1]", "{}", "[]", '{"a": 1}', '[{"task": "copy", "n": 1, "score": NaN}]', '[{"task": "copy"}]'],
 )
 def test_scores_that_cannot_be_read_are_named(finished: Path, content: str) -> None:
-    from sinkscope.training.card import read_scores
+    from sinkscope.training.export import read_scores
 
     folder = finished / "twin-ar" / "model"
     assert len(read_scores(folder)) == 9

@@ -18,8 +18,8 @@ from sinkscope.language.vocabulary import MASK, WORDS, ids
 from sinkscope.training import (
     KINDS,
     Kind,
-    Progressed,
     Recipe,
+    TrainingProgress,
     find_kind,
     read_recipe,
     recipe_from,
@@ -28,8 +28,8 @@ from sinkscope.training import (
     training,
 )
 from sinkscope.training.export import export
-from sinkscope.training.measures import measure
 from sinkscope.training.training import initial_network
+from sinkscope.training.twins import measure
 
 NAMES = tuple(KINDS)
 pytestmark = pytest.mark.usefixtures("accelerate_anew")
@@ -141,7 +141,7 @@ def test_a_training_learns(tmp_path: Path) -> None:
 
 
 def test_the_loss_of_a_point_is_the_mean_since_the_point_before(tmp_path: Path) -> None:
-    seen: list[Progressed] = []
+    seen: list[TrainingProgress] = []
     finest = changed(TINY, points=12, adapted_tokens=TINY.tokens)
     each = [point.done.loss for point in train_twin(find_kind("twin-ar"), finest, tmp_path / "each")]
     points = [*train_twin(find_kind("twin-ar"), TINY, tmp_path / "few", observer=lambda _, now: seen.append(now))]
@@ -249,7 +249,7 @@ def test_stages_are_told_and_nothing_finished_is_done_again(trained_twins: Path,
     stored = read_recipe(trained_twins)
     assert stored is not None
 
-    def no_step(kind: Kind, _: Progressed) -> None:
+    def no_step(kind: Kind, _: TrainingProgress) -> None:
         raise AssertionError(f"{kind.name} was trained again")
 
     said.clear()

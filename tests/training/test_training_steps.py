@@ -12,9 +12,8 @@ from transformers import LlamaForCausalLM
 from twin_runs import TINY, changed
 
 from sinkscope.training import Kind, Recipe, find_kind, objectives, train_twin, training
-from sinkscope.training.corpus import Batch, batch
 from sinkscope.training.export import export
-from sinkscope.training.objectives import Masked, put_masks
+from sinkscope.training.objectives import Batch, Masked, batch, put_masks
 from sinkscope.training.training import initial_network
 
 pytestmark = pytest.mark.usefixtures("accelerate_anew")

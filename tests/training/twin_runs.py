@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from sinkscope.training import Kind, Measuring, Progressed, Recipe, train_twins
+from sinkscope.training import Kind, Measuring, Recipe, TrainingProgress, train_twins
 from sinkscope.training.training import Observer
 
 TINY = Recipe(
@@ -30,19 +30,9 @@ class CutError(Exception):
 def cut_at(kind_name: str, step: int) -> Observer:
     """Breaks a twin's training off right after an optimizer step."""
 
-    def observe(kind: Kind, done: Progressed) -> None:
+    def observe(kind: Kind, done: TrainingProgress) -> None:
         if (kind.name, done.step) == (kind_name, step):
             raise CutError
-
-    return observe
-
-
-def killed_at(kind_name: str, step: int) -> Observer:
-    """Kills the process right after an optimizer step of a twin's training."""
-
-    def observe(kind: Kind, done: Progressed) -> None:
-        if (kind.name, done.step) == (kind_name, step):
-            os.kill(os.getpid(), signal.SIGKILL)
 
     return observe
 
@@ -53,7 +43,7 @@ def kill_in_save(kind_name: str, step: int) -> None:
 
     original, latest = Accelerator.save_state, [("", 0)]
 
-    def observe(kind: Kind, done: Progressed) -> None:
+    def observe(kind: Kind, done: TrainingProgress) -> None:
         latest[0] = (kind.name, done.step)
 
     def save_state(self: Any, folder: str) -> None:
@@ -66,8 +56,9 @@ def kill_in_save(kind_name: str, step: int) -> None:
 
 
 def go_on(out: str, *, observer: Observer | None = None) -> None:
-    """Train two of the tiny twins, or go on with them."""
-    train_twins(Path(out), TINY, ("twin-ar", "twin-dlm"), measuring=QUICK, observer=observer)
+    """Train a tiny twin with points after 6 and 12 steps, or go on with it."""
+    measuring = Measuring(problems_at_points=1, problems_at_end=1)
+    train_twins(Path(out), changed(TINY, points=2), ("twin-dlm",), measuring=measuring, observer=observer)
 
 
 def in_another_process(code: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -11,7 +11,7 @@ bit for bit and costs more. A watched network belongs to one thread. A compiled 
 it runs as it is written, without compilation.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -113,7 +113,8 @@ def watch(
         raise UserError("this network is being watched already; use the outer `with watch(...)` block")
     watched, current = Watched(network, collect), Pass(kernel)
     previous = network.config._attn_implementation
-    hooks = _follow(_outer(network) if passes is None else passes, watched, current)
+    # The body may be called by itself; where there is none, it is the network.
+    hooks = _follow({network: None, network.base_model: None} if passes is None else passes, watched, current)
     try:
         if previous != NAME:
             network.set_attn_implementation(NAME)
@@ -129,12 +130,7 @@ def watch(
             network.set_attn_implementation(previous)
 
 
-def _outer(network: PreTrainedModel) -> list[nn.Module]:
-    """The network, and its body, which may be called by itself."""
-    return [network] if network.base_model is network else [network, network.base_model]
-
-
-def _follow(outer: Sequence[nn.Module], watched: Watched, current: Pass) -> list[RemovableHandle]:
+def _follow(outer: Iterable[nn.Module], watched: Watched, current: Pass) -> list[RemovableHandle]:
     """Begin and end passes with the outermost call of these modules."""
     depth = 0
 
@@ -174,17 +170,13 @@ def refuse_split_heads(network: PreTrainedModel) -> None:
     alone."""
     # Full sharding splits weights as well, but gathers them for every pass.
     gathers = any(type(module).__name__.startswith("FSDP") for module in network.modules())
-    split = not gathers and any(_is_split(weight) for weight in network.parameters())
+    placements = (one for weight in network.parameters() for one in getattr(weight, "placements", ()))  # of `DTensor`s
+    split = not gathers and any(one.is_shard() for one in placements)
     if split or (getattr(network, "_tp_size", None) or 1) > 1:
         raise UserError(
             f"{type(network).__name__} is under tensor parallelism, where each process has some of the heads only; "
             "load it whole, or by layers with device_map"
         )
-
-
-def _is_split(weight: torch.Tensor) -> bool:
-    """Whether a weight is a `DTensor` of which each process has a part."""
-    return any(one.is_shard() for one in getattr(weight, "placements", ()))
 
 
 def not_finite(network: PreTrainedModel, where: str) -> UserError:

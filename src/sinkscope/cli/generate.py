@@ -105,7 +105,7 @@ def _generate(
     with console.progress(as_json) as bar:
         for start in range(0, len(given), asked.batch_size):
             batch, encoded = given[start : start + asked.batch_size], every[start : start + asked.batch_size]
-            task = bar.add_task(f"prompt {start + 1} of {len(given)}", total=most_steps(model, encoded, settings))
+            task = bar.add_task(f"prompt {start + 1} of {len(given)}", total=run.max_steps(encoded))
             done = generate(
                 model, encoded, settings, intervention=intervention,
                 on_step=lambda _, task=task: bar.advance(task),  # type: ignore[misc]

@@ -83,14 +83,14 @@ def _train_twins(
     check_names("twin", twins, TWINS)
     changes = given_fields(training.set_field, tokens=tokens, precision=precision, seed=seed, points=points)
     training.require("training", accelerate="train")
-    from sinkscope.training import Kind, Measuring, Progressed, read_recipe, recipe_from, train_twins
+    from sinkscope.training import Kind, Measuring, TrainingProgress, read_recipe, recipe_from, train_twins
 
     there = read_recipe(training.out)
     recipe = recipe_from({**({} if there is None else there.to_dict()), **changes})
     with training.told_at_interrupt(), console.progress(as_json) as bar:
         stage = bar.add_task("training", total=None)
 
-        def observe(kind: Kind, now: Progressed) -> None:
+        def observe(kind: Kind, now: TrainingProgress) -> None:
             speed = now.step * recipe.batch_tokens / max(now.seconds, 1e-9)
             words, steps = f"{kind.name}: loss {now.loss:.3f}, {speed:,.0f} tokens/s", recipe.steps(kind)
             bar.update(stage, description=words, completed=now.step, total=steps)
@@ -108,7 +108,7 @@ def _train_twins(
 
 
 def _tell_twins(out: Path, folders: dict[str, Path], as_json: bool) -> None:
-    from sinkscope.training.card import read_scores
+    from sinkscope.training.export import read_scores
 
     scores = {name: read_scores(folder) for name, folder in folders.items()}
     if as_json:
@@ -147,7 +147,7 @@ def _train_selection(
     check_names("channel", [] if channel is None else [channel], CHANNELS)
     training.require("training a selection", accelerate="train", sionna="channel")
     from sinkscope.selection.data import default_source, describe_skipped, load_images
-    from sinkscope.selection.learning import Now, read_recipe, recipe_from, train_selective
+    from sinkscope.selection.learning import StepReport, read_recipe, recipe_from, train_selective
     from sinkscope.selection.saved import load_backbone
 
     there = read_recipe(training.out)
@@ -161,7 +161,7 @@ def _train_selection(
     with training.told_at_interrupt(), console.progress(as_json) as bar:
         task = bar.add_task("training", total=None)
 
-        def observe(now: Now) -> None:
+        def observe(now: StepReport) -> None:
             words = f"{now.part}: loss {now.loss:.3f}, learning rate {now.learning_rate:.1e}"
             bar.update(task, description=words, completed=now.step, total=now.steps)
 

@@ -35,7 +35,7 @@ class Budget(ABC):
         """The budget as JSON, from which `read_budget` builds it again."""
 
     def check(self, layers: int) -> None:  # noqa: B027 - most budgets are the same for all layers
-        """Raise `UserError` for layers that a model with so many does not have."""
+        """Raise `UserError` for layers that a model of `layers` layers does not have."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Ratio(Budget):
 
 @dataclass(frozen=True)
 class Tokens(Budget):
-    """At most so many keys, of each row and layer."""
+    """At most `tokens` keys of each row and layer."""
 
     tokens: int
 

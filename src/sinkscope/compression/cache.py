@@ -15,10 +15,8 @@ from transformers import Cache
 
 from sinkscope.compression.contents import LayerRules, check_protected
 from sinkscope.compression.layers import BlockHolding, CompressedLayer, GrowingHolding, never_attended
-from sinkscope.compression.networks import windows_of
 from sinkscope.decoding.caches import BlockPlace, HeldLayer
 from sinkscope.decoding.protocols import BlockLengths
-from sinkscope.families import Model
 from sinkscope.seeds import seed_from
 
 
@@ -31,14 +29,6 @@ class CompressedCache(Cache):
         super().__init__(layers=list(dropping))
         self.dropping = dropping
 
-    @classmethod
-    def empty(cls, model: Model, rules: LayerRules, seeds: Sequence[int]) -> CompressedCache:
-        """A cache without a key yet, whose layers follow `rules`. Raises `UserError` for layers of other kinds."""
-        windows = enumerate(windows_of(model))
-        return cls(
-            [CompressedLayer(GrowingHolding(replace(rules, layer=layer), seeds, window)) for layer, window in windows]
-        )
-
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -47,8 +37,8 @@ class CompressedCache(Cache):
         Raises `UserError` where attention never came for those of the layer before.
         """
         before = self.dropping[layer_idx - 1].holding if layer_idx else None
-        if before is not None and before.under_way is not None:
-            before.under_way = None
+        if before is not None and before.pending is not None:
+            before.pending = None
             raise never_attended()
         return self.dropping[layer_idx].update(key_states, value_states, *args, **kwargs)
 

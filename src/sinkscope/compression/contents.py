@@ -143,7 +143,7 @@ class LayerRules:
         return None if kept == lengths else kept
 
     def drop(self, contents: Contents, counts: Sequence[int], seeds: Sequence[int], scale: float) -> Contents:
-        """What is left when each row keeps so many keys."""
+        """What is left when each row keeps `counts` keys."""
         if self.scorer.needs_received and contents.received is None:
             raise UserError(
                 f"scorer {self.scorer.name!r} needs attention statistics: run it inside `with ss.watch(model):`"

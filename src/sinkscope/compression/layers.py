@@ -100,7 +100,7 @@ class CompressedLayer(HeldLayer, Generic[H]):  # type: ignore[no-untyped-call]
     batch_select_indices = reorder_cache
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Every row so many times."""
+        """Every row `repeats` times."""
         assert isinstance(self.holding, GrowingHolding)
         self.holding.pick(torch.arange(len(self.holding.seeds)).repeat_interleave(repeats))
 
@@ -131,7 +131,7 @@ class GrowingHolding:
         """Whether every column of the sequence still has its key."""
         self.prompt_goes_on = False
         """Whether the next pass reads more of the prompt: the question after a prefix."""
-        self.under_way: tuple[torch.Tensor, torch.Tensor] | None = None
+        self.pending: tuple[torch.Tensor, torch.Tensor] | None = None
         """Keys and values that attention has not come for yet."""
         self._gaps = False
         """Whether any slot may be hidden from all queries: padding, or a row that keeps fewer keys than others."""
@@ -151,8 +151,8 @@ class GrowingHolding:
 
     def add(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Append new keys and values (batch, kv_head, query, head_dim) and hand all over to the attention function."""
-        if self.under_way is not None:
-            self.under_way = None
+        if self.pending is not None:
+            self.pending = None
             raise never_attended()
         keys = keys.to(values.dtype)  # families that rotate in float32 hand over wider keys
         if self.contents is None:
@@ -165,7 +165,7 @@ class GrowingHolding:
             )
         else:
             keys, values = self.contents.followed_by(keys, values)
-        self.under_way = keys, values
+        self.pending = keys, values
         register_layer(keys, self)
         return keys, values
 
@@ -215,8 +215,8 @@ class GrowingHolding:
 
     def _place(self, mask: torch.Tensor | None, queries: int) -> None:
         """Note the columns of the new keys, and which of them are real."""
-        assert self.under_way is not None
-        keys, values = self.under_way
+        assert self.pending is not None
+        keys, values = self.pending
         batch, first, before = keys.shape[0], self.before, self.contents
         real = torch.ones(batch, queries, dtype=torch.bool, device=keys.device)
         if mask is not None:
@@ -237,7 +237,7 @@ class GrowingHolding:
                 prompt_length=before.prompt_length + real.sum(-1) * self.prompt_goes_on,
                 received=None if before.received is None else torch.nn.functional.pad(before.received, (0, queries)),
             )
-        self.under_way, self.prompt_goes_on = None, False
+        self.pending, self.prompt_goes_on = None, False
 
 
 class BlockHolding:
@@ -320,7 +320,7 @@ class BlockHolding:
         self.plain.keys = self.plain.values = None
 
     def end_full_pass(self) -> None:
-        """From now on only some columns are fed. Raises `UserError` where nobody came to choose what is dropped."""
+        """From now on only some columns are fed. Raises `UserError` where attention never came for the keys."""
         if not self._attended:
             raise never_attended()
         self._held = True

@@ -87,7 +87,7 @@ class Prefix:
         return self.kept.for_rows(row_seeds(self.compress.seed, seeds))
 
     def fewest_keys(self, model: Model, length: int) -> int:
-        """The fewest keys that a layer may hold of a row whose prompt, context included, has so many tokens."""
+        """The fewest keys that a layer may hold of a row whose prompt has `length` tokens, context included."""
         asked = length - len(self.tokens)
         later = [self.compress.fewest_keys(model, length)] if self.compress.prune_after is not None else []
         return min([kept + asked for kept in self.kept.lengths] + later)

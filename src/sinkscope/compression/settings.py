@@ -14,13 +14,14 @@ one token are then answers of the full cache. `compress_prefix` drops before the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sinkscope.attention.function import NAME, observed
 from sinkscope.compression.budgets import Budget, as_budget, read_budget
 from sinkscope.compression.cache import CompressedBlocks, CompressedCache, row_seeds
 from sinkscope.compression.contents import LayerRules, check_protected
+from sinkscope.compression.layers import CompressedLayer, GrowingHolding
 from sinkscope.compression.networks import rotation_of, windows_of
 from sinkscope.compression.scorers import KeyNorm, Protect, Scorer, make_scorer
 from sinkscope.compression.scorers.base import check_whole
@@ -96,7 +97,7 @@ class Compress:
         return ()
 
     def check(self, model: Model, lengths: Sequence[int]) -> None:
-        """Raise `UserError` for what can't be done to this model, with prompts of so many tokens."""
+        """Raise `UserError` for what can't be done to this model, with prompts of these lengths in tokens."""
         check_model(self, model)
         for length in lengths if self.when != "decode" else ():
             _check_protected(self, model, length, length, length)
@@ -121,7 +122,7 @@ class Compress:
         return empty_cache(self, model, seeds)
 
     def fewest_keys(self, model: Model, length: int) -> int:
-        """The fewest keys that a layer may hold of a row whose prompt has so many tokens, or more."""
+        """The fewest keys that a layer may hold of a row whose prompt has `length` tokens or more."""
         cut = [length] if self.when != "decode" else []
         cut += [] if self.prune_after is None else [self.prune_after + 1]
         kept = [self.much.kept(held, layer) for held in cut for layer in range(model.shape.layers)]
@@ -159,7 +160,9 @@ def check_pruning(compress: Compress, model: Model, lengths: Sequence[int]) -> N
 
 def empty_cache(compress: Compress, model: Model, seeds: Sequence[int] | None = None) -> CompressedCache:
     """As `Compress.cache`, for a model that was checked, whether it is watched already or not."""
-    return CompressedCache.empty(model, _rules(compress, model), row_seeds(compress.seed, seeds))
+    rules, own = _rules(compress, model), row_seeds(compress.seed, seeds)
+    holdings = [GrowingHolding(replace(rules, layer=n), own, window) for n, window in enumerate(windows_of(model))]
+    return CompressedCache([CompressedLayer(one) for one in holdings])
 
 
 def _rules(compress: Compress, model: Model) -> LayerRules:

@@ -22,10 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from sinkscope.compression import Compress
 from sinkscope.decoding import Decoding, Denoising, default_settings, encode_prompts
 from sinkscope.decoding.generation import warn_beyond_training
-from sinkscope.decoding.protocols import MaskingStats, added, prefix_of
+from sinkscope.decoding.protocols import Compression, MaskingStats, added, prefix_of
 from sinkscope.decoding.settings import Settings
 from sinkscope.decoding.texts import decode_text
 from sinkscope.errors import UserError
@@ -151,7 +150,7 @@ def plan_evaluation(
     batch_size: int = 64,
     settings: Settings | None = None,
     intervention: MaskSinks | None = None,
-    compression: Compress | None = None,
+    compression: Compression | None = None,
 ) -> Evaluation:
     """Draw the examples and check everything, without a forward pass. Parameters as for `evaluate`.
 
@@ -190,7 +189,7 @@ def evaluate(
     batch_size: int = 64,
     settings: Settings | None = None,
     intervention: MaskSinks | None = None,
-    compression: Compress | None = None,
+    compression: Compression | None = None,
     observer: Observer | None = None,
 ) -> Score:
     """The share of `n` held-out examples of a task that a model answers exactly, with its 95 % interval.

@@ -22,8 +22,7 @@ from sinkscope.evaluation.measuring import MeasureOptions
 from sinkscope.evaluation.tasks import Example, Task, first_number
 from sinkscope.evaluation.texts import prose
 from sinkscope.families import Model
-from sinkscope.language.problems import split_of
-from sinkscope.language.stories import filler
+from sinkscope.language.problems import filler, split_of
 from sinkscope.language.vocabulary import END
 
 NAME = "needle"

@@ -27,7 +27,7 @@ from typing import Any
 from sinkscope.discovery import Names
 from sinkscope.errors import UserError
 from sinkscope.files import parse_json, read_regular
-from sinkscope.language.documents import MAKERS, prompt_text
+from sinkscope.language import MAKERS, prompt_text
 from sinkscope.language.problems import Maker, draw
 
 MAX_EXAMPLE_TOKENS = 64

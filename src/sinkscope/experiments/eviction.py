@@ -25,6 +25,7 @@ from sinkscope.evaluation.conditions import (
     KeysCondition,
     budget_key,
     budget_label,
+    dropping_key,
     read_condition,
     scorer_key,
     scorer_label,
@@ -95,7 +96,7 @@ class EvictionGrid:
         if not self.scorers or all(_keeps_all(one) for one in self.budgets):
             raise UserError("nothing is dropped in this grid; name a scorer, and a ratio kept below 1")
         first = [one for one in self._conditions("prompt", "prompt", None) if one.compression is not None]
-        named = [((one.scorer, one.dropping_key), one.name) for one in first if _seed(one) == self.seed]
+        named = [((one.scorer, dropping_key(one)), one.name) for one in first if _seed(one) == self.seed]
         _refuse_twice("cell", named)
 
     def conditions(self, point: str) -> list[KeysCondition]:
@@ -251,9 +252,9 @@ def _controls_of(cell: KeysCell, cells: Sequence[KeysCell]) -> list[KeysCell]:
     """Random keys in the same place; none for random itself and for all keys."""
     if not _is_scored(cell):
         return []
-    key = cell.condition.dropping_key
+    key = dropping_key(cell.condition)
     random = [one for one in cells if one.condition.scorer == CONTROL and one.experiment == cell.experiment]
-    return [one for one in random if one.condition.dropping_key == key]
+    return [one for one in random if dropping_key(one.condition) == key]
 
 
 def _compared(some: Sequence[EvictionContrast]) -> Verdict:

@@ -45,9 +45,8 @@ from sinkscope.grids.store import Form, read_cells
 from sinkscope.seeds import MOST_SEED
 from sinkscope.selection.budgets import check_alpha
 from sinkscope.selection.channels import Channel, find_channel
-from sinkscope.selection.codec import check_rate
 from sinkscope.selection.digital import find_digital
-from sinkscope.selection.link import Link
+from sinkscope.selection.link import Link, check_rate
 from sinkscope.selection.modes import find_mode
 from sinkscope.selection.selectors import find_selector
 

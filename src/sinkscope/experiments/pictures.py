@@ -30,11 +30,10 @@ from sinkscope.selection.budgets import count_kept
 from sinkscope.selection.channels import Channel, find_channel, seed_channels
 from sinkscope.selection.costs import Costs, flops
 from sinkscope.selection.data import ImageSet, describe_skipped, normalised
-from sinkscope.selection.digest import digest
 from sinkscope.selection.digital import find_digital
 from sinkscope.selection.link import Link
 from sinkscope.selection.model import SelectiveViT
-from sinkscope.selection.saved import Trained
+from sinkscope.selection.saved import Trained, digest
 from sinkscope.selection.selectors import Selector, find_selector
 
 WHOLE, GATES, CONTROL, EXACT = "whole", "gates", "random", "exact"

@@ -25,7 +25,6 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from sinkscope.errors import UserError
-from sinkscope.families.base import Body
 from sinkscope.families.building import prepare
 from sinkscope.families.checkpoint import resolve
 from sinkscope.families.model import Model
@@ -86,7 +85,7 @@ def describe_model(name_or_folder: str | Path, *, revision: str | None = None) -
         model_type=str(checkpoint.config.get("model_type", body.config.model_type)),
         architecture=body.network_class.__name__,
         parameters=sum(weight.numel() for weight in skeleton.parameters()),
-        stored_dtype=common_dtype(stored) if stored else _named_dtype(body),
+        stored_dtype=common_dtype(stored) if stored else str(body.config.dtype or "unknown").removeprefix("torch."),
         **vars(prepared.shape),
         **told,
         vocabulary=skeleton.config.get_text_config().vocab_size,
@@ -97,10 +96,6 @@ def describe_model(name_or_folder: str | Path, *, revision: str | None = None) -
         tokenizer=None if tokenizer is None else type(tokenizer).__name__,
         files={path.name: path.stat().st_size for path in checkpoint.weight_files()} if stored else {},
     )
-
-
-def _named_dtype(body: Body) -> str:
-    return str(body.config.dtype or "unknown").removeprefix("torch.")
 
 
 def _token(tokenizer: PreTrainedTokenizerBase | None, index: int | None) -> str | None:

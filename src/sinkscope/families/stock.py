@@ -105,15 +105,10 @@ def _position_offset(skeleton: PreTrainedModel) -> int | None:
     """
     if "position_ids" not in inspect.signature(skeleton.forward).parameters:
         return None
-    padding = _padding_row(skeleton)
-    return 0 if padding is None else padding + 1
-
-
-def _padding_row(skeleton: PreTrainedModel) -> int | None:
     for name, module in skeleton.named_modules():
         if name.rpartition(".")[2] == "position_embeddings" and isinstance(module, nn.Embedding):
-            return module.padding_idx
-    return None
+            return 0 if module.padding_idx is None else module.padding_idx + 1
+    return 0
 
 
 def _context_length(opened: Opened) -> int:

@@ -82,10 +82,7 @@ def _read_pickle(path: Path) -> dict[str, StoredTensor]:
                 raise ValueError("its parts are larger than the file")
     try:
         content = torch.load(path, map_location="meta", weights_only=True)
-    except (
-        MemoryError,
-        RuntimeError,
-    ) as error:  # of what a damaged pickle claims; on the meta device weights need none
+    except (MemoryError, RuntimeError) as error:  # what a damaged pickle claims; on the meta device weights need none
         raise ValueError(str(error).partition("\n")[0] or "it claims more than there is memory") from error
     if not isinstance(content, dict):
         raise ValueError(f"it holds {type(content).__name__}, wanted tensors by name")

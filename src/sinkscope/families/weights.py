@@ -39,7 +39,7 @@ def check_stored(
     if checkpoint.gguf is not None:
         return
     wanted = {name: tuple(weight.shape) for name, weight in skeleton.state_dict().items()}
-    placed, merged = _own_names(body, stored) if body.native_names else _library_names(skeleton, stored)
+    placed, merged = _names(body, skeleton, stored)
     # A tied weight may be left out of the file: the network takes the one it is tied to.
     absent = wanted.keys() - placed.keys() - set(skeleton.all_tied_weights_keys)
     left_out = (*merged, *(skeleton._keys_to_ignore_on_load_missing or ()))
@@ -74,13 +74,11 @@ def check_report(checkpoint: Checkpoint, body: Body, report: Mapping[str, Any]) 
         )
 
 
-def _own_names(body: Body, stored: Iterable[str]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Names in the network -> stored names, by the family's renames; nothing is merged."""
-    return {_renamed(name, body.renames): name for name in stored}, ()
-
-
-def _library_names(skeleton: PreTrainedModel, stored: Iterable[str]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Names in the network -> stored names, by transformers' renames; and patterns of what it merges or splits."""
+def _names(body: Body, skeleton: PreTrainedModel, stored: Iterable[str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Names in the network -> stored names, by the family's renames or by transformers' own; and patterns of what
+    transformers merges or splits."""
+    if body.native_names:
+        return {_renamed(name, body.renames): name for name in stored}, ()
     rules = get_model_conversion_mapping(skeleton)
     renames = [rule for rule in rules if isinstance(rule, WeightRenaming)]
     merging = [rule for rule in rules if isinstance(rule, WeightConverter)]

@@ -230,7 +230,8 @@ class Masking:
         self._end = context.tokens.shape[1] if self._bidirectional else context.fed[1]
         self._counted = context.groups != NOT_COUNTED
         self._taking_part = self._counted.any(-1)
-        self._due = self._taking_part & self._in_time(self._passes)
+        last = self._passes.max() if self._plan.last_step is None else self._plan.last_step
+        self._due = self._taking_part & (self._passes >= self._plan.first_step) & (self._passes <= last)
         self._due[self._rows :] = False
         self._any_due = bool(self._due.any())
         self._new = None if bool(self._taking_part.all()) else self._taking_part  # rows whose maps are to be kept
@@ -288,11 +289,6 @@ class Masking:
     @property
     def _takes_layer(self) -> bool:
         return self._plan.layers is None or self._layer in self._plan.layers
-
-    def _in_time(self, steps: torch.Tensor) -> torch.Tensor:
-        """Which of these numbers of steps are masked."""
-        first, last = self._plan.first_step, self._plan.last_step
-        return (steps >= first) if last is None else (steps >= first) & (steps <= last)
 
     def _select(
         self, keys: int, present: torch.Tensor | None, received: Callable[[], torch.Tensor]

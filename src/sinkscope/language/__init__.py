@@ -3,13 +3,13 @@
     problem = draw(MAKERS["copy"], Random(1), 64, "test")
     prompt_text(problem), problem.questions[0][1]      # ("Copy the list: ... =>", its answer)
 
-A module for each kind of task makes problems, documents are packed with them. A seed gives the same on every machine; a
-change of what it gives takes new twins. Costs about two microseconds a token. Misleads: what is held out are facts, not
-sentences, sums, or a list of letters under another verb; the modules say more.
+Documents are packed with problems. A seed gives the same on every machine; a change of what it gives takes new twins.
+Costs about two microseconds a token. Misleads: what is held out are facts, not sentences, sums, or a list of letters
+under another verb; `problems` says more.
 """
 
-from sinkscope.language.documents import MAKERS, Document, document, prompt_text
-from sinkscope.language.problems import Problem, draw, split_of
+from sinkscope.language.documents import Document, document, prompt_text
+from sinkscope.language.problems import MAKERS, Problem, draw, split_of
 from sinkscope.language.tokenizer import little_tokenizer
 from sinkscope.language.vocabulary import WORDS, decode, encode
 

@@ -15,13 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
-from sinkscope.language import arithmetic, lists, recall, tracking
-from sinkscope.language.problems import Maker, Problem, Split, draw
-from sinkscope.language.stories import filler
+from sinkscope.language.problems import MAKERS, Problem, Split, draw, filler
 from sinkscope.language.vocabulary import BOS, END, EOS, encode, ids
 
-MAKERS: Mapping[str, Maker] = {**arithmetic.MAKERS, **recall.MAKERS, **tracking.MAKERS, **lists.MAKERS}
-"""Task -> what draws its problems."""
 STORY_SHARE = 0.05
 """Of the documents, those that are plain stories."""
 _TRIES = 4
@@ -30,8 +26,6 @@ _TRIES = 4
 
 @dataclass(frozen=True)
 class Document:
-    """One row."""
-
     tokens: list[int]
     answer: list[bool]
     """True for the tokens of answers, the `<eos>` after them included."""

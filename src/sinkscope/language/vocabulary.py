@@ -49,7 +49,6 @@ SPLIT = r"=>|\d|[A-Za-z]+|[^\sA-Za-z\d]"
 
 @cache
 def ids() -> dict[str, int]:
-    """Token -> id."""
     return {word: index for index, word in enumerate(WORDS)}
 
 

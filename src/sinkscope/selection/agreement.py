@@ -21,7 +21,7 @@ from sinkscope.compression.diagnostics.orders import spearman
 from sinkscope.ordering import ordered
 from sinkscope.selection.budgets import check_alpha, count_kept, gate_shares
 from sinkscope.selection.model import SelectiveViT
-from sinkscope.selection.selectors import SELECTORS, AtGate, Selector
+from sinkscope.selection.selectors import SELECTORS, GateInput, Selector
 
 OTHERS = ("received-attention", "cls-attention", "key-norm")
 
@@ -44,23 +44,23 @@ class Agreement:
 class _Listening(Selector):
     """The gates, and a note of what the others would have said."""
 
-    looks = True
+    needs_attention = True
 
     def __init__(self) -> None:
         self.heard: list[tuple[int, str, torch.Tensor, torch.Tensor]] = []
 
-    def scores(self, at: AtGate) -> torch.Tensor:
+    def scores(self, at: GateInput) -> torch.Tensor:
         own = at.gate.scores(at.patches)
         self.heard += [(at.place, name, own, SELECTORS[name]().scores(at)) for name in OTHERS]
         return own
 
-    def thresholds(self, at: AtGate) -> torch.Tensor:
+    def thresholds(self, at: GateInput) -> torch.Tensor:
         return at.gate.thresholds(at.budget)
 
 
 def agreement(model: SelectiveViT, images: torch.Tensor, alpha: float) -> Iterator[Agreement]:
     """Every gate beside every other way, over pictures (batch, channel, row, column) at one share; in the mode "exact",
-    so that all pictures keep as many.
+    so that all pictures keep equally many patches.
 
     Raises `UserError` for a share outside (0, 1], pictures of another size, and networks whose attention can't be seen.
     """

@@ -16,8 +16,7 @@ looks at attention costs what the gates cost here; what the look itself takes de
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
@@ -26,6 +25,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from sinkscope.errors import UserError
+from sinkscope.selection.backbones import unfused
 from sinkscope.selection.link import Link
 from sinkscope.selection.model import SelectiveViT
 
@@ -43,12 +43,10 @@ class Costs:
 
     @property
     def total(self) -> float:
-        """Of both sides."""
         return self.camera + self.server
 
     @property
     def share(self) -> float:
-        """Of both sides, over the whole backbone."""
         return self.total / self.whole
 
 
@@ -69,7 +67,7 @@ def flops(
         images = torch.zeros(1, *model.backbone.image_shape, device=model.budget.all.device)
     model.backbone.check_images(images)
     sides = [_sides(model, image, alpha, link, mode) for image in torch.split(images, 1)]
-    with torch.no_grad(), _counting() as counter:
+    with torch.no_grad(), unfused(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         model.backbone.network(images[:1])
     camera, server = (fmean(side) for side in zip(*sides, strict=True))
     return Costs(camera=camera, server=server, whole=float(counter.get_total_flops()))
@@ -118,25 +116,13 @@ def _sides(model: SelectiveViT, image: torch.Tensor, alpha: float, link: Link | 
     """Camera and server. The server begins with the decoder, or without a link with the first block behind the wire."""
     begins = model.backbone.blocks[model.split] if link is None else model.codec.decoder
     before: list[int] = []
-    with _counting() as counter:
+    with unfused(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         hook = begins.register_forward_pre_hook(lambda *_: before.append(counter.get_total_flops()))
         try:
             model(image, alpha, mode=mode, link=link)
         finally:
             hook.remove()
     return float(before[0]), float(counter.get_total_flops() - before[0])
-
-
-@contextmanager
-def _counting() -> Iterator[FlopCounterMode]:
-    """Count operations, with nothing fused that the counter can't see into."""
-    fused = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-            yield counter
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fused)
 
 
 def _wait(device: torch.device) -> None:

@@ -14,8 +14,8 @@ noisy: noise is drawn for the batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -24,14 +24,19 @@ from torch import nn
 from sinkscope.attention import Watched
 from sinkscope.errors import UserError
 from sinkscope.selection.backbones import Backbone
-from sinkscope.selection.budgets import alphas, gate_counts
-from sinkscope.selection.codec import TokenCodec
-from sinkscope.selection.gates import BudgetToken, Gate
-from sinkscope.selection.link import Link
-from sinkscope.selection.looking import as_groups, looking, seen_in_block
-from sinkscope.selection.modes import Asked, find_mode
+from sinkscope.selection.budgets import BudgetToken, Gate, alphas, gate_counts
+from sinkscope.selection.link import Link, TokenCodec
+from sinkscope.selection.modes import ScoredPatches, find_mode
 from sinkscope.selection.removal import Group, scatter_rows
-from sinkscope.selection.selectors import AtGate, Seen, Selector, find_selector
+from sinkscope.selection.selectors import (
+    BlockAttention,
+    GateInput,
+    Selector,
+    class_token_apart,
+    find_selector,
+    latest_attention,
+    watch_blocks,
+)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -83,11 +88,9 @@ class SelectiveViT(nn.Module):
 
     @property
     def gate_places(self) -> list[int]:
-        """The blocks that have a gate before them."""
         return [int(place) for place in self.gates]
 
     def gate_at(self, place: int) -> Gate:
-        """The gate before a block."""
         gate = self.gates[str(place)]
         assert isinstance(gate, Gate)
         return gate
@@ -154,8 +157,8 @@ class _Run:
             positions=torch.arange(patches, device=device).expand(len(images), -1),
             there=torch.ones(len(images), patches, dtype=torch.bool, device=device),
         )
-        current: list[tuple[Group, Seen | None]] = [(whole, None)]
-        with self._watched() as watched:
+        current: list[tuple[Group, BlockAttention | None]] = [(whole, None)]
+        with watch_blocks(model.backbone) if self.selector.needs_attention else nullcontext() as watched:
             for index in range(model.split):
                 if index in counts:
                     current = [
@@ -164,7 +167,11 @@ class _Run:
                         for part in self._gate(group, seen, index, counts[index].to(device)[group.rows])
                     ]
                 current = [self._block(group, index, watched) for group, _ in current]
-        return [_without_budget(group, model.backbone.prefix) for group, _ in current]
+        prefix, patches_from = model.backbone.prefix, model.head
+        return [
+            replace(group, tokens=torch.cat([group.tokens[:, :prefix], group.tokens[:, patches_from:]], 1), head=prefix)
+            for group, _ in current
+        ]
 
     def server(self, groups: list[Group], link: Link | None, batch: int) -> Picked:
         """Over the wire, and the blocks behind it."""
@@ -176,42 +183,33 @@ class _Run:
             kept[group.rows[row], group.positions[row, slot]] = True
         if link is not None:
             symbols = (kept.sum(-1) + model.backbone.prefix) * model.codec.symbols(link.rate)
-            groups = [part for group in groups for part in self._send(group, link)]
+            groups = [part for group in groups for part in _sent(group, link, model.codec)]
         for index in range(model.split, len(model.backbone.blocks)):
             groups = [self._block(group, index, None)[0] for group in groups]
         logits = [model.backbone.classify(group.tokens, group.there) for group in groups]
         return Picked(logits=scatter_rows(groups, logits), kept=kept, symbols=symbols)
 
-    @contextmanager
-    def _watched(self) -> Iterator[Watched | None]:
-        with looking(self.model.backbone) if self.selector.looks else nullcontext() as watched:
-            yield watched
-
-    def _gate(self, group: Group, seen: Seen | None, index: int, counts: torch.Tensor) -> list[Group]:
-        at = AtGate(
+    def _gate(self, group: Group, attention: BlockAttention | None, index: int, counts: torch.Tensor) -> list[Group]:
+        at = GateInput(
             gate=self.model.gate_at(index),
             place=self.model.gate_places.index(index),
             budget=group.tokens[:, group.head - 1],
             patches=group.patches,
             positions=group.positions,
             images=[self.numbers[row] for row in group.rows.tolist()],
-            seen=seen,
+            attention=attention,
         )
         scores, threshold = self.selector.scores(at), self.selector.thresholds(at)
-        kept = self.mode.choose(Asked(scores=scores, threshold=threshold, counts=counts, there=group.there))
+        kept = self.mode.choose(ScoredPatches(scores=scores, threshold=threshold, counts=counts, there=group.there))
         return group.keep(kept.keep, kept.weight)
 
-    def _block(self, group: Group, index: int, watched: Watched | None) -> tuple[Group, Seen | None]:
-        with nullcontext() if watched is None else as_groups(group.all_there):
+    def _block(self, group: Group, index: int, watched: Watched | None) -> tuple[Group, BlockAttention | None]:
+        with nullcontext() if watched is None else class_token_apart(group.all_there):
             tokens = self.model.backbone.block(index, group.tokens, group.bias())
-        return replace(group, tokens=tokens), None if watched is None else seen_in_block(watched, group.head)
-
-    def _send(self, group: Group, link: Link) -> list[Group]:
-        carried = link.carry(self.model.codec, group.tokens, group.rows, always=group.head)
-        group = replace(group, tokens=carried.tokens)
-        return [group] if carried.arrived is None else group.keep(carried.arrived[:, group.head :], None)
+        return replace(group, tokens=tokens), None if watched is None else latest_attention(watched, group.head)
 
 
-def _without_budget(group: Group, prefix: int) -> Group:
-    tokens = torch.cat([group.tokens[:, :prefix], group.tokens[:, group.head :]], dim=1)
-    return replace(group, tokens=tokens, head=prefix)
+def _sent(group: Group, link: Link, codec: TokenCodec) -> list[Group]:
+    carried = link.carry(codec, group.tokens, group.rows, always=group.head)
+    group = replace(group, tokens=carried.tokens)
+    return [group] if carried.arrived is None else group.keep(carried.arrived[:, group.head :], None)

@@ -15,7 +15,7 @@ import torch
 from sinkscope.selection.budgets import alphas, gate_counts, gate_shares
 from sinkscope.selection.link import Link
 from sinkscope.selection.model import SelectiveViT
-from sinkscope.selection.modes import Asked, Kept, Mode, find_mode
+from sinkscope.selection.modes import GateDecision, Mode, ScoredPatches, find_mode
 
 EPSILON = 1e-12
 """So small that a dropped patch which all would look at still adds nothing, and far from what float32 can't tell from
@@ -24,8 +24,6 @@ EPSILON = 1e-12
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Relaxed:
-    """A differentiable pass."""
-
     logits: torch.Tensor
     """(batch, class)"""
     shares: torch.Tensor
@@ -87,10 +85,10 @@ def policy_bias(policy: torch.Tensor, head: int) -> torch.Tensor:
 
 def _gate(
     model: SelectiveViT, index: int, tokens: torch.Tensor, there: torch.Tensor, counts: torch.Tensor, mode: Mode
-) -> Kept:
+) -> GateDecision:
     gate, head = model.gate_at(index), model.head
     return mode.choose(
-        Asked(
+        ScoredPatches(
             scores=gate.scores(tokens[:, head:]),
             threshold=gate.thresholds(tokens[:, head - 1]),
             counts=counts,

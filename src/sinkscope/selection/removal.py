@@ -1,7 +1,7 @@
-"""Rows of unequal length: patches that a gate dropped are gone, and pictures with as many left run together.
+"""Rows of unequal length: patches that a gate dropped are gone, and pictures of similar length run together.
 
 After a gate the patches that stay are moved to the front in their order and the rest is cut off. Rows are sorted by
-length into groups in which at most a quarter of the tokens is padding; padding is a key for nobody. So a batch costs
+length into groups in which at most a quarter of the tokens is padding, which no query sees. So a batch costs
 what its kept tokens cost, and each picture comes out as it would alone.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 
 LEAST_FILLED = 0.75
-"""The shortest row of a group has at least so many of the tokens of the longest."""
+"""Of the tokens of the longest row of a group, the share that its shortest row has at least."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

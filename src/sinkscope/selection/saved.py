@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,8 +33,14 @@ from sinkscope.selection.backbones import BACKBONES, wrap
 from sinkscope.selection.model import SelectiveViT
 
 FORMAT = 1
+_FIELDS = {
+    "format": int, "network": str, "gates": list, "split": int, "mode": str, "source": str, "classes": list,
+    "recipe": dict,
+}  # fmt: skip
+"""What a card holds, and of which kind"""
 CARD, WEIGHTS, BACKBONE = "selection.json", "selection.safetensors", "backbone"
 SHIPPED = ("fashion-mnist", "digits")
+_DIGEST_LENGTH = 32
 
 
 @dataclass(frozen=True)
@@ -64,17 +71,22 @@ def save_selective(trained: Trained, folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         model.backbone.network.save_pretrained(folder / BACKBONE)  # type: ignore[operator]
-        safetensors.torch.save_file(_own(model), folder / WEIGHTS)
+        own = {key: value for key, value in model.state_dict().items() if not key.startswith("backbone.")}
+        tensors = {key: value.detach().cpu().contiguous() for key, value in own.items()}
+        safetensors.torch.save_file(tensors, folder / WEIGHTS)
         write_whole(folder / CARD, json.dumps(card, indent=1) + "\n")
     except (OSError, SafetensorError) as error:
         raise UserError(f"{folder} can't be written ({str(error).splitlines()[0]})") from error
 
 
 def load_selective(name: str | Path) -> Trained:
-    """The model in a folder, or the shipped one of this name. Raises `UserError` for what is none, or is damaged."""
+    """The model in a folder, or a shipped one by its name. Raises `UserError` where there is none, or a damaged one."""
     folder = Path(str(files("sinkscope.selection").joinpath("shipped", str(name)))) if name in SHIPPED else Path(name)
     card = _card(folder)
-    network = _network(folder / BACKBONE, card["network"])
+    if card["network"] not in BACKBONES:
+        known = ", ".join(BACKBONES)
+        raise UserError(f"{folder / CARD} names the network {card['network']!r}, which is none of {known}")
+    network = _loaded(card["network"], *_stock_config(str(folder / BACKBONE)))
     with refusing(f"{folder / CARD} does not fit this network", "restore it, or train anew"):
         model = SelectiveViT(wrap(network), gates=card["gates"], split=card["split"], mode=card["mode"])
     with refusing(f"{folder / WEIGHTS} does not fit this model", "restore it, or train anew"):
@@ -93,57 +105,25 @@ def load_selective(name: str | Path) -> Trained:
     return Trained(model, card["source"], tuple(card["classes"]), card["recipe"], str(name))
 
 
-def _own(model: SelectiveViT) -> dict[str, torch.Tensor]:
-    """All weights but the backbone's."""
-    return {
-        key: value.detach().cpu().contiguous()
-        for key, value in model.state_dict().items()
-        if not key.startswith("backbone.")
-    }
-
-
 def _card(folder: Path) -> dict[str, Any]:
     known = f"name a folder of `sinkscope select train`, or one of {', '.join(SHIPPED)}"
     with refusing(f"{folder} holds no trained selection: {CARD} is missing or damaged", known):
         card = read_json(folder / CARD)
         if type(card) is not dict:
             raise ValueError("it holds no description of a model")
-        missing = {"format", "network", "gates", "split", "mode", "source", "classes", "recipe"} - set(card)
-    if missing or card["format"] != FORMAT:
+    if not _FIELDS.keys() <= card.keys() or card["format"] != FORMAT:
         raise UserError(f"{folder / CARD} is not of this version of sinkscope: train anew")
-    _check_card(card, folder / CARD)
+    alike = all(type(card[name]) is kind for name, kind in _FIELDS.items())
+    if not alike or {type(one) for one in card["gates"]} - {int} or {type(one) for one in card["classes"]} - {str}:
+        raise UserError(f"{folder / CARD} is damaged: a field is not of its kind; restore it, or train anew")
     return card
-
-
-def _check_card(card: Mapping[str, Any], file: Path) -> None:
-    """Raise `UserError` for fields of another kind than `save_selective` writes."""
-    whole = [card["split"], *(card["gates"] if isinstance(card["gates"], list) else [None])]
-    texts = [
-        card["network"],
-        card["mode"],
-        card["source"],
-        *(card["classes"] if isinstance(card["classes"], list) else [0]),
-    ]
-    if (
-        not all(type(one) is int for one in whole)
-        or not all(isinstance(one, str) for one in texts)
-        or not isinstance(card["recipe"], dict)
-    ):
-        raise UserError(f"{file} is damaged: a field is not of its kind; restore it, or train anew")
-
-
-def _network(folder: Path, name: str) -> transformers.PreTrainedModel:
-    if name not in BACKBONES:
-        raise UserError(f"{folder.parent / CARD} names the network {name!r}, which is none of {', '.join(BACKBONES)}")
-    checkpoint, config = _stock_config(str(folder))
-    return _loaded(name, checkpoint, config)
 
 
 def load_backbone(name: str, classes: int, seed: int = 0) -> transformers.PreTrainedModel:
     """A vision transformer of transformers to train gates for, from a folder or a hub; no code of theirs is run.
 
     classes: how many it is to tell apart; where it was trained for others its head is drawn anew, by `seed`. Raises
-        `UserError` for what is none of the classes that can be wrapped, and for a checkpoint that lacks other weights.
+        `UserError` for a network that no backbone is known for, and for a checkpoint that lacks other weights.
     """
     checkpoint, config = _stock_config(name)
     said = checkpoint.config.get("architectures") or []
@@ -159,7 +139,7 @@ def load_backbone(name: str, classes: int, seed: int = 0) -> transformers.PreTra
 
 
 def _stock_config(name: str) -> tuple[Checkpoint, transformers.PreTrainedConfig]:
-    """The files of a stock vision transformer. Raises `UserError` for what transformers does not know by its type."""
+    """The files of a stock vision transformer. Raises `UserError` for a `model_type` unknown to transformers."""
     try:
         checkpoint = resolve(name)
         checkpoint = guarded(checkpoint, Limits.of(read_stored(checkpoint)))
@@ -184,11 +164,8 @@ def _loaded(
         network, told = network_class.from_pretrained(
             checkpoint.folder, config=config, output_loading_info=True, ignore_mismatched_sizes=heads
         )
-    named = [
-        str(key[0] if isinstance(key, tuple) else key)
-        for what in ("missing_keys", "unexpected_keys", "mismatched_keys")
-        for key in told[what]
-    ]
+    keys = [key for what in ("missing_keys", "unexpected_keys", "mismatched_keys") for key in told[what]]
+    named = [str(key[0] if isinstance(key, tuple) else key) for key in keys]
     wrong = [key for key in named if not (heads and "classifier" in key)]
     if wrong:
         raise UserError(
@@ -196,3 +173,11 @@ def _loaded(
         )
     loaded: transformers.PreTrainedModel = network
     return loaded
+
+
+def digest(*tensors: torch.Tensor) -> str:
+    """A short name for numbers: the same for the same bytes, of pictures or of weights."""
+    found = hashlib.sha256()
+    for tensor in tensors:
+        found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()[:_DIGEST_LENGTH]

@@ -24,7 +24,7 @@ CELLS = 2**21
 def step_slices(steps: int, cells_per_step: int, cells: int = CELLS, together: int = 1) -> Iterator[slice]:
     """Slices that cover `steps` steps, each of about `cells` numbers and never of less than one step.
 
-    together: so many steps are stored together; slices end where such a chunk does, if a slice can hold one.
+    together: steps in a chunk of the store; slices end where a chunk does, if a slice can hold one.
     """
     length = max(1, cells // max(1, cells_per_step))
     length -= length % together if length >= together else 0

@@ -28,7 +28,7 @@ from sinkscope.sinks.rules import SinkRule
 
 KINDS = ("random", "sharp")
 _DRAWS, _FEWEST, _PICKS = 200, 20, 2_000_000
-"""Draws, at most and at least; and so many choices of a key for all of them."""
+"""Draws, at most and at least, and choices of a key in all of them together."""
 
 
 def chance_by_step(sample: xr.Dataset, rule: SinkRule, group: str, keys: xr.DataArray, averaged: int) -> xr.Dataset:

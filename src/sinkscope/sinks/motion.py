@@ -189,7 +189,7 @@ def lifetime_counts(sinks: xr.DataArray) -> xr.Dataset:
 
 
 def survivors(counts: xr.Dataset) -> xr.DataArray:
-    """Share of sinks that are still alive after so many steps, the dims of the counts of `lifetime_counts`.
+    """Share of sinks that are still alive after `lifetime` steps, the dims of the counts of `lifetime_counts`.
 
     The estimator of E. L. Kaplan and P. Meier, Journal of the American Statistical Association 53 (1958), pages 457 to
     481, which takes a sink that still lives at the last step for what it is: one whose end was not seen.

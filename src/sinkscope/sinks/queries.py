@@ -1,4 +1,4 @@
-"""Received attention by who asks: the prompt, what is committed, what is still masked, the current block, later blocks.
+"""Received attention by group of queries: prompt, committed, still masked, the current block, later blocks.
 
 The groups' atoms part the queries of a pass, so a union is their mean weighted by their sizes, and the union of all
 gives back the whole. Masked and unmasked queries may keep separate sinks (2510.15731): every table can be made for a

@@ -39,7 +39,7 @@ class SinkRule(ABC):
 
     @abstractmethod
     def refuse(self, keys: KeyCounts) -> None:
-        """Raise `UserError` when the rule cannot do its work with so many keys, before any work starts."""
+        """Raise `UserError` when the rule cannot work with these numbers of keys, before any work starts."""
 
     @abstractmethod
     def marks(self, received: xr.DataArray) -> xr.DataArray:
@@ -247,7 +247,7 @@ class ZScore(SinkRule):
 
 
 def _whole_count(rule: str, k: float) -> int:
-    """k of a rule, as a whole number. Raises `UserError` for a k that is none, or less than 1."""
+    """k of a rule, as a whole number. Raises `UserError` for a fraction and for a k less than 1."""
     if not isfinite(k) or k != int(k) or k < 1:
         raise UserError(f"k of rule {rule!r} must be a whole number of at least 1, got {k}")
     return int(k)

@@ -35,7 +35,7 @@ from sinkscope.families.describe import identity_of
 from sinkscope.trace.layout import Counts, Layout, Maps, Statistics, plan_layout
 from sinkscope.trace.prompts import Prompt
 from sinkscope.trace.reading import Trace, open_trace
-from sinkscope.trace.rows import Arrays, Row, step_arrays
+from sinkscope.trace.rows import Arrays, BatchRow, step_arrays
 from sinkscope.trace.sample import SampleWriter
 from sinkscope.trace.store import TraceStore, check_output
 from sinkscope.versions import PACKAGES, versions_now
@@ -90,9 +90,9 @@ class _Batch:
     tokens: tuple[list[int], ...]
     seeds: tuple[int, ...]
 
-    def row(self, number: int) -> Row:
+    def row(self, number: int) -> BatchRow:
         """Where a prompt lies in the padded batch."""
-        return Row(number=number, padding=max(map(len, self.tokens)) - len(self.tokens[number]))
+        return BatchRow(number=number, padding=max(map(len, self.tokens)) - len(self.tokens[number]))
 
 
 def record(
@@ -145,7 +145,7 @@ def record(
     return open_trace(out)
 
 
-def _keeping(steps: Iterator[Step], writers: Mapping[Row, SampleWriter]) -> Iterator[Step]:
+def _keeping(steps: Iterator[Step], writers: Mapping[BatchRow, SampleWriter]) -> Iterator[Step]:
     """The steps; where one can't be made, those before it are written first."""
     try:
         yield from steps
@@ -281,9 +281,9 @@ class _Recorder:
         layout = self._plan.layout(tokens, batch.tokens)
         return self._store.sample(batch.first + number, prompt.id, layout, attributes)
 
-    def _run(self, batch: _Batch, writers: Mapping[Row, SampleWriter]) -> dict[Row, Step]:
+    def _run(self, batch: _Batch, writers: Mapping[BatchRow, SampleWriter]) -> dict[BatchRow, Step]:
         """Generate and write every step; returns each row's last one."""
-        ends: dict[Row, Step] = {}
+        ends: dict[BatchRow, Step] = {}
         removed: MaskingStats | None = None
         taken = dict.fromkeys(writers, 0)
         plan, done = self._plan, len(self._store.complete_ids())
@@ -305,7 +305,7 @@ class _Recorder:
             self.removed = added(self.removed, removed.whole())
         return ends
 
-    def _collect(self, taken: Mapping[Row, int]) -> Collect:
+    def _collect(self, taken: Mapping[BatchRow, int]) -> Collect:
         """What to collect in the next pass: full maps only where a row's next step is to have one."""
         kept, maps = self._statistics, self._statistics.maps
         wanted = maps if maps is not None and not set(taken.values()).isdisjoint(maps.steps) else None
@@ -317,7 +317,7 @@ class _Recorder:
             map_heads=wanted.heads if wanted else (),
         )
 
-    def _finish(self, writer: SampleWriter, last: Step, row: Row, prompt_length: int) -> None:
+    def _finish(self, writer: SampleWriter, last: Step, row: BatchRow, prompt_length: int) -> None:
         sequence = last.canvas[row.number : row.number + 1, row.padding :]
         static: Arrays = {"sequence": sequence[0].cpu().numpy().astype(np.int32)}
         if self._plan.recording.final:

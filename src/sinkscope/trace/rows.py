@@ -17,14 +17,14 @@ Arrays = dict[str, NDArray[np.generic]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class BatchRow:
     """One row of a batch. `padding`: columns of padding on its left."""
 
     number: int
     padding: int
 
 
-def step_arrays(step: Step, number: int, seen: PassStatistics, row: Row, kept: Statistics) -> Arrays:
+def step_arrays(step: Step, number: int, seen: PassStatistics, row: BatchRow, kept: Statistics) -> Arrays:
     """What a `SampleWriter` takes for this step, the sample's own `number`."""
     width = step.seen.shape[1]
     arrays: Arrays = {
@@ -61,7 +61,7 @@ def step_arrays(step: Step, number: int, seen: PassStatistics, row: Row, kept: S
     return arrays
 
 
-def _bounds(name: str, columns: tuple[int, int], row: Row) -> Arrays:
+def _bounds(name: str, columns: tuple[int, int], row: BatchRow) -> Arrays:
     start, stop = (np.array(max(0, column - row.padding), dtype=np.int32) for column in columns)
     return {f"{name}_start": start, f"{name}_stop": stop}
 
@@ -72,20 +72,20 @@ def _mean(by_head: torch.Tensor) -> torch.Tensor:
     return by_head.nan_to_num(0).mean(2).masked_fill(by_head.isnan().all(2), torch.nan)
 
 
-def _keys(values: torch.Tensor, width: int, row: Row) -> torch.Tensor:
+def _keys(values: torch.Tensor, width: int, row: BatchRow) -> torch.Tensor:
     """Values of a row's own keys (..., position). First keys that a sliding cache has forgotten are not there (NaN)."""
     whole = torch.nn.functional.pad(values, (width - values.shape[-1], 0), value=torch.nan)
     return whole[..., row.padding :]
 
 
-def _queries(values: torch.Tensor, step: Step, row: Row) -> torch.Tensor:
+def _queries(values: torch.Tensor, step: Step, row: BatchRow) -> torch.Tensor:
     """Values of the rows that were fed (..., query), laid out over positions; NaN elsewhere."""
     laid_out = values.new_full((*values.shape[:-1], step.seen.shape[1]), torch.nan)
     laid_out[..., step.queries[0] : step.queries[1]] = values
     return laid_out[..., row.padding :]
 
 
-def _maps(seen: PassStatistics, maps: Maps, step: Step, row: Row) -> torch.Tensor:
+def _maps(seen: PassStatistics, maps: Maps, step: Step, row: BatchRow) -> torch.Tensor:
     """Full maps (map_layer, map_head, query, position); NaN where a query was not fed."""
     width = step.seen.shape[1]
     chosen = torch.stack([_keys(seen.maps[layer][row.number], width, row) for layer in maps.layers]).nan_to_num(0)

@@ -1,4 +1,5 @@
-"""Checkpoints of a training: written whole or not at all, and checked before they are read.
+"""What a training keeps to go on from: checkpoints, written whole or not at all and checked before they are read; and
+its log, one JSON object a line and point, small enough to ship with the twin.
 
 `accelerate` saves weights, optimizers, schedules and random states; a small record beside them says which step it was,
 what the losses since the last point were, and the digest of each file, so that a file cut short or changed is named
@@ -22,16 +23,14 @@ from accelerate import Accelerator
 from safetensors import SafetensorError
 
 from sinkscope.errors import UserError, refusing
-from sinkscope.files import read_json
+from sinkscope.files import parse_json, read_json, read_regular, write_whole
 
 _RECORD = "record.json"
 _PREFIX = "checkpoint-"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progressed:
-    """How far a training has come."""
-
+class TrainingProgress:
     step: int
     """Optimizer steps done."""
     loss: float
@@ -40,7 +39,7 @@ class Progressed:
     """Spent in optimizer steps so far."""
 
 
-def save(accelerator: Accelerator, folder: Path, done: Progressed) -> None:
+def save(accelerator: Accelerator, folder: Path, done: TrainingProgress) -> None:
     """Write a checkpoint into the training folder and remove older ones."""
     unfinished = folder / "checkpoint.unfinished"
     shutil.rmtree(unfinished, ignore_errors=True)
@@ -54,7 +53,7 @@ def save(accelerator: Accelerator, folder: Path, done: Progressed) -> None:
     remove_older(folder, done)
 
 
-def remove_older(folder: Path, done: Progressed) -> None:
+def remove_older(folder: Path, done: TrainingProgress) -> None:
     """Remove the checkpoints before `done`; a kill between its writing and this leaves some."""
     for step, older in _all(folder).items():
         if step < done.step:
@@ -74,12 +73,11 @@ def saving(folder: Path) -> Iterator[None]:
 
 
 def newest(folder: Path) -> Path | None:
-    """The checkpoint of the latest step, None where there is none."""
     found = _all(folder)
     return found[max(found)] if found else None
 
 
-def read_progress(checkpoint: Path) -> Progressed:
+def read_progress(checkpoint: Path) -> TrainingProgress:
     """How far the training had come. Raises `UserError` for a checkpoint that is cut short or changed."""
     with refusing(f"{checkpoint / _RECORD} cannot be read", f"remove {checkpoint} to train this twin from its start"):
         record = read_json(checkpoint / _RECORD)
@@ -96,12 +94,12 @@ def read_progress(checkpoint: Path) -> Progressed:
     return done
 
 
-def progressed(kept: Mapping[str, Any]) -> Progressed:
-    """From what `asdict` gave. Raises `KeyError`, `TypeError` or `ValueError` for what is none."""
+def progressed(kept: Mapping[str, Any]) -> TrainingProgress:
+    """From what `asdict` gave. Raises `KeyError`, `TypeError` or `ValueError` for anything else."""
     step, loss, seconds = index(kept["step"]), float(kept["loss"]), float(kept["seconds"])
     if min(step, seconds) < 0:
         raise ValueError("steps and seconds are counted from 0")
-    return Progressed(step=step, loss=loss, seconds=seconds)
+    return TrainingProgress(step=step, loss=loss, seconds=seconds)
 
 
 def _digest(file: Path) -> str:
@@ -127,3 +125,40 @@ def _tied_weights_unmentioned() -> Iterator[None]:
 def _all(folder: Path) -> dict[int, Path]:
     names = ((path.name.removeprefix(_PREFIX), path) for path in folder.glob(f"{_PREFIX}*"))
     return {int(step): path for step, path in names if step.isdecimal()}
+
+
+LOG = "training_log.jsonl"
+
+
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    """The rows so far, in the order of their points; none where there is no log.
+
+    A last line that was cut short is left out: its point is measured again. Raises `UserError` for any other line that
+    is no row.
+    """
+    file = folder / LOG
+    with refusing(f"{file} can't be read", "restore the file, or remove it to measure anew"):
+        lines = read_regular(file).splitlines() if file.exists() else []
+    rows: list[dict[str, Any]] = []
+    for number, line in enumerate(lines, 1):
+        row = _row(line)
+        if row is not None:
+            rows.append(row)
+        elif number < len(lines):
+            raise UserError(
+                f"{file}, line {number} is no row of a training log; restore the file, or remove it to measure anew"
+            )
+    return rows
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = parse_json(line)
+    except ValueError:
+        return None
+    whole = type(row) is dict and type(row.get("point")) is int and type(row.get("problems", 0)) is int
+    return row if whole else None
+
+
+def write_log(folder: Path, rows: list[dict[str, Any]]) -> None:
+    write_whole(folder / LOG, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))

@@ -1,4 +1,5 @@
-"""Muon or AdamW for the matrices of the layers, AdamW for the rest, on a warm-up and a cosine.
+"""Where, in which precision and by which optimizers a training runs: accelerate on one device; Muon or AdamW for the
+matrices of the layers, AdamW for the rest, on a warm-up and a cosine.
 
 Muon (Jordan et al. 2024, in torch as `torch.optim.Muon`) orthogonalises each update of a matrix. Embeddings and norms
 are not matrices in its sense.
@@ -8,64 +9,107 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from pathlib import Path
+from typing import Any
 
-from torch import nn
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
 from torch.optim import AdamW, Muon, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from sinkscope.training.recipe import Recipe
+from sinkscope.errors import UserError
+from sinkscope.training.recipe import Precision, Recipe
+
+
+def accelerator_on(device: torch.device, precision: Precision = "float32") -> Accelerator:
+    """An accelerator on this very device. Raises `UserError` where accelerate would take another, or can't train in
+    that precision."""
+    mixed = {"bfloat16": "bf16", "float32": "no"}[precision]
+    try:
+        accelerator = Accelerator(cpu=device.type == "cpu", mixed_precision=mixed)
+    except ValueError as error:  # another precision or device was chosen in this process, or the device lacks bfloat16
+        raise UserError(f"accelerate does not train in {precision} on {device} here: {error}") from error
+    found = accelerator.device
+    if found.type != device.type or (found.index or 0) != (device.index or 0):
+        raise UserError(
+            f"accelerate trains on {found} here, not on {device}; name that device, or choose a GPU by "
+            "CUDA_VISIBLE_DEVICES"
+        )
+    return accelerator
+
 
 LAST_FACTOR = 0.05
 _BETAS = (0.9, 0.95)
 
 
-class Rates(Protocol):
-    """How fast which weights learn."""
+@dataclass(frozen=True)
+class Stepper:
+    """A network, its optimizers and their schedules, as accelerate prepared them."""
 
-    @property
-    def matrix_optimizer(self) -> str:
-        """muon or adamw"""
+    accelerator: Accelerator
+    network: Any
+    made: Sequence[Any]
+    rates: Sequence[LambdaLR]
+    largest_norm: float
+    """Gradients are clipped to it."""
 
-    @property
-    def matrix_rate(self) -> float:
-        """Of the matrices of the layers."""
+    def step(self, loss: Tensor) -> float:
+        """One optimizer step down a loss; the loss as a number."""
+        self.accelerator.backward(loss)
+        self.accelerator.clip_grad_norm_(self.network.parameters(), self.largest_norm)
+        for part in (*self.made, *self.rates):
+            part.step()
+        for optimizer in self.made:
+            optimizer.zero_grad()
+        return float(loss.detach())
 
-    @property
-    def other_rate(self) -> float:
-        """Of the rest, always under AdamW."""
 
-    @property
-    def weight_decay(self) -> float:
-        """Of all."""
+def prepare(
+    accelerator: Accelerator,
+    network: nn.Module,
+    made: Sequence[Optimizer],
+    rates: Sequence[LambdaLR],
+    *,
+    largest_norm: float,
+    checkpoint: Path | None,
+) -> Stepper:
+    """Bring a training to its device, at its start or where a checkpoint left it."""
+    prepared: Any
+    prepared, *optimizers = accelerator.prepare(network, *made)
+    accelerator.register_for_checkpointing(*rates)
+    if checkpoint is not None:
+        accelerator.load_state(str(checkpoint))
+    return Stepper(accelerator, prepared, optimizers, rates, largest_norm)
 
 
 def optimizers(network: nn.Module, recipe: Recipe) -> tuple[Optimizer, Optimizer]:
     """The recipe's optimizer of the layers' matrices, and AdamW for the rest; together over all weights."""
     weights = dict(network.named_parameters())
-    matrices = [weight for name, weight in weights.items() if _is_matrix(name, weight)]
-    rest = [weight for name, weight in weights.items() if not _is_matrix(name, weight)]
-    return optimizer_pair(matrices, rest, recipe)
+    matrices = {name: weight for name, weight in weights.items() if weight.ndim == 2 and ".layers." in name}
+    rest = [weight for name, weight in weights.items() if name not in matrices]
+    rates = recipe.matrix_rate, recipe.other_rate
+    return optimizer_pair([*matrices.values()], rest, recipe.matrix_optimizer, rates, recipe.weight_decay)
 
 
 def optimizer_pair(
-    matrices: Sequence[nn.Parameter], rest: Sequence[nn.Parameter], rates: Rates
+    matrices: Sequence[nn.Parameter],
+    rest: Sequence[nn.Parameter],
+    matrix_optimizer: str,
+    rates: tuple[float, float],
+    weight_decay: float,
 ) -> tuple[Optimizer, Optimizer]:
-    """One optimizer for matrices, one for the rest."""
-    decay = rates.weight_decay
-    for_rest = AdamW(rest, lr=rates.other_rate, betas=_BETAS, weight_decay=decay)
-    if rates.matrix_optimizer == "adamw":
-        return AdamW(matrices, lr=rates.matrix_rate, betas=_BETAS, weight_decay=decay), for_rest
-    return Muon(matrices, lr=rates.matrix_rate, weight_decay=decay, momentum=0.95), for_rest
-
-
-def _is_matrix(name: str, weight: nn.Parameter) -> bool:
-    return weight.ndim == 2 and ".layers." in name
+    """One optimizer for matrices, "muon" or "adamw", and AdamW for the rest; rates: of the matrices, of the rest."""
+    adamw = partial(AdamW, betas=_BETAS, weight_decay=weight_decay)
+    muon = partial(Muon, momentum=0.95, weight_decay=weight_decay)
+    made = adamw(rest, lr=rates[1])
+    return (adamw if matrix_optimizer == "adamw" else muon)(matrices, lr=rates[0]), made
 
 
 def schedules(made: Sequence[Optimizer], warm_up: float, cosines: Sequence[int]) -> list[LambdaLR]:
-    """A warm-up and a cosine over so many steps, one after the other, for each."""
+    """For each optimizer, a warm-up and a cosine over each of `cosines` steps, one after the other."""
     return [LambdaLR(one, partial(factor, warm_up=warm_up, cosines=cosines)) for one in made]
 
 

@@ -1,4 +1,4 @@
-"""The recipe of a training: everything that decides the weights, in one record.
+"""The kinds of twins, and the recipe of a training: everything that decides the weights, in one record.
 
 Twins of one recipe share architecture, initial weights, documents, their order and number; only the objective differs.
 A recipe is stored beside what it made, and a folder of another recipe is refused.
@@ -7,23 +7,61 @@ A recipe is stored beside what it made, and a folder of another recipe is refuse
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast, get_args
 
 from sinkscope.errors import UserError
 from sinkscope.evaluation import LITTLE, MAX_EXAMPLE_TOKENS, find_task
-from sinkscope.training.kinds import Kind
 
+T = TypeVar("T")
+Objective = Literal["next-token", "masked-diffusion"]
 Precision = Literal["float32", "bfloat16"]
 MatrixOptimizer = Literal["muon", "adamw"]
 LEAST_CONTEXT = MAX_EXAMPLE_TOKENS + max(find_task(name).gen_length for name in LITTLE)
 """What the longest question of a task may take with its answer: a training is measured on all tasks at every point."""
-_COUNTS = ("width", "layers", "heads", "mlp_width", "context", "tokens", "adapted_tokens", "batch_tokens", "points")
 _SEEDS = 2**32
 _MOST_RESTARTS = 10
 _IN_WORDS: Mapping[type, str] = {int: "a whole number", float: "a number", str: "a text"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    name: str
+    objective: Objective
+    logit_shift: bool = False
+    """Row i-1 of the logits predicts position i, as an adapted autoregressive model keeps it (Dream)."""
+    starts_from: str | None = None
+    """The twin whose finished weights it starts from; the shared initial weights where None."""
+    summary: str
+
+
+KINDS: Mapping[str, Kind] = {
+    kind.name: kind
+    for kind in (
+        Kind(name="twin-ar", objective="next-token", summary="autoregressive: causal, next-token loss"),
+        Kind(
+            name="twin-dlm",
+            objective="masked-diffusion",
+            summary="diffusion from scratch, like LLaDA: bidirectional, masked-diffusion loss",
+        ),
+        Kind(
+            name="twin-adapted",
+            objective="masked-diffusion",
+            logit_shift=True,
+            starts_from="twin-ar",
+            summary="twin-ar made bidirectional and trained on as a diffusion model, logits shifted, like Dream",
+        ),
+    )
+}
+
+
+def find_kind(name: str) -> Kind:
+    """The kind of that name. Raises `UserError` naming those there are."""
+    if name not in KINDS:
+        raise UserError(f"no twin is called {name!r}; the twins are {', '.join(KINDS)}")
+    return KINDS[name]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,16 +110,13 @@ class Recipe:
     def __post_init__(self) -> None:
         for one in fields(self):
             object.__setattr__(self, one.name, typed_field(one.name, getattr(self, one.name), one.default))
-        _check_numbers(self)
-        _check_documents(self)
-        _check_points(self)
+        _check(self)
 
     def tokens_of(self, kind: Kind) -> int:
         """What a twin of the kind is trained on."""
         return self.tokens if kind.starts_from is None else self.adapted_tokens
 
     def steps(self, kind: Kind) -> int:
-        """Its optimizer steps."""
         return self.tokens_of(kind) // self.batch_tokens
 
     def cosines(self, kind: Kind) -> tuple[int, ...]:
@@ -101,18 +136,25 @@ class Recipe:
         return tuple(round(self.steps(kind) * (point + 1) / self.points) for point in range(self.points))
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
         return {**asdict(self), "lengths": list(self.lengths), "answers_only": list(self.answers_only)}
 
 
 def recipe_from(stored: Mapping[str, Any]) -> Recipe:
-    """The recipe that `to_dict` gave, or that JSON says. Raises `UserError` for fields that are none, and for values of
-    another type."""
-    known = {one.name for one in fields(Recipe)}
-    surplus = sorted(stored.keys() - known)
+    """The recipe that `to_dict` gave, or that JSON says. Raises `UserError` for unknown fields and values
+    of another type."""
+    return record_from(Recipe, stored)
+
+
+def record_from(kind: type[T], stored: Mapping[str, Any]) -> T:
+    """A dataclass whose fields have defaults, from JSON; what is not named keeps its default.
+
+    Raises `UserError` for unknown fields, and for values of another type than the default's.
+    """
+    defaults = {one.name: one.default for one in fields(kind)}  # type: ignore[arg-type]
+    surplus = sorted(stored.keys() - defaults.keys())
     if surplus:
-        raise UserError(f"a recipe has no {', '.join(surplus)}; its fields are {', '.join(sorted(known))}")
-    return Recipe(**stored)
+        raise UserError(f"a recipe has no {', '.join(surplus)}; its fields are {', '.join(sorted(defaults))}")
+    return kind(**{name: typed_field(name, value, defaults[name]) for name, value in stored.items()})
 
 
 def typed_field(name: str, value: object, like: object) -> Any:
@@ -130,38 +172,43 @@ def typed_field(name: str, value: object, like: object) -> Any:
         raise UserError(f"{name} is too large a number") from error
 
 
+def check_numbers(recipe: object, *, counts: Iterable[str], positive: Iterable[str], others: Iterable[str]) -> None:
+    """Raise `UserError` for counts below 1, positive numbers of 0, and others below 0; all are finite."""
+    for names, least, wanted in ((counts, 1, "at least 1"), (positive, 0, "above 0"), (others, 0, "at least 0")):
+        for name in names:
+            value = getattr(recipe, name)
+            if not least <= value < math.inf or (names is positive and value == 0):
+                raise UserError(f"{name} must be {wanted}, got {value}")
+
+
+def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    """Raise `UserError` unless a field has one of the values that it may have."""
+    if value not in choices:
+        raise UserError(f"{name}={value!r}, wanted {' or '.join(choices)}")
+
+
 def differences(one: Recipe, other: Recipe) -> str:
     """The fields in which two recipes differ, in words; empty where they are the same."""
     mine, theirs = one.to_dict(), other.to_dict()
     return ", ".join(f"{name}={mine[name]} (now {theirs[name]})" for name in mine if mine[name] != theirs[name])
 
 
-def _check_numbers(recipe: Recipe) -> None:
-    for name in _COUNTS:
-        if getattr(recipe, name) < 1:
-            raise UserError(f"{name} must be at least 1, got {getattr(recipe, name)}")
-    for name in ("matrix_rate", "other_rate", "largest_norm", "initial_std", "rope_theta"):
-        if not 0 < getattr(recipe, name) < math.inf:
-            raise UserError(f"{name} must be above 0, got {getattr(recipe, name)}")
+def _check(recipe: Recipe) -> None:
+    """Raise `UserError` for numbers out of range, and for documents and points that do not fit."""
+    counts = ("width", "layers", "heads", "mlp_width", "context", "tokens", "adapted_tokens", "batch_tokens", "points")
+    positive = ("matrix_rate", "other_rate", "largest_norm", "initial_std", "rope_theta")
+    check_numbers(recipe, counts=counts, positive=positive, others=("weight_decay",))
     if recipe.initial_std > 1:
         raise UserError(f"initial_std must be at most 1, got {recipe.initial_std}")
-    if not 0 <= recipe.restarts <= _MOST_RESTARTS:
-        raise UserError(f"restarts must lie between 0 and {_MOST_RESTARTS}, got {recipe.restarts}")
-    if not 0 <= recipe.weight_decay < math.inf:
-        raise UserError(f"weight_decay must be at least 0, got {recipe.weight_decay}")
+    for name, most in (("restarts", _MOST_RESTARTS), ("seed", _SEEDS - 1)):
+        if not 0 <= getattr(recipe, name) <= most:
+            raise UserError(f"{name} must lie between 0 and {most}, got {getattr(recipe, name)}")
     if not all(0 <= share <= 1 for share in (*recipe.answers_only, recipe.warm_up)) or len(recipe.answers_only) != 2:
         raise UserError(
             f"answers_only={recipe.answers_only} (start, end) and warm_up={recipe.warm_up} are shares between 0 and 1"
         )
-    if not 0 <= recipe.seed < _SEEDS:
-        raise UserError(f"seed must lie between 0 and {_SEEDS - 1}, got {recipe.seed}")
-    if recipe.precision not in ("float32", "bfloat16"):
-        raise UserError(f"precision={recipe.precision!r}, wanted float32 or bfloat16")
-    if recipe.matrix_optimizer not in ("muon", "adamw"):
-        raise UserError(f"matrix_optimizer={recipe.matrix_optimizer!r}, wanted muon or adamw")
-
-
-def _check_documents(recipe: Recipe) -> None:
+    check_choice("precision", recipe.precision, get_args(Precision))
+    check_choice("matrix_optimizer", recipe.matrix_optimizer, get_args(MatrixOptimizer))
     width, heads, lengths = recipe.width, recipe.heads, recipe.lengths
     if width % heads or width // heads % 2:
         raise UserError(
@@ -175,9 +222,6 @@ def _check_documents(recipe: Recipe) -> None:
         )
     if recipe.context < LEAST_CONTEXT:
         raise UserError(f"context must be at least {LEAST_CONTEXT}, as tasks take, got {recipe.context}")
-
-
-def _check_points(recipe: Recipe) -> None:
     steps = min(recipe.tokens, recipe.adapted_tokens) // recipe.batch_tokens
     if recipe.points > steps:
         raise UserError(

@@ -3,7 +3,7 @@
     for point in train_twin(find_kind("twin-dlm"), Recipe(), Path("runs/twins")):
         print(point.done.step, point.done.loss)
 
-A training that was killed goes on from its newest checkpoint and ends with the weights of an unbroken one: batches and
+A training that was killed resumes from its newest checkpoint and ends with the weights of an unbroken one: batches and
 masks follow from the seed and the step, optimizers and schedules are saved. Misleads: "the same" holds on one machine
 with one number of threads; another sums in another order.
 """
@@ -19,9 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
 from torch import Tensor
-from torch.optim.lr_scheduler import LambdaLR
 from transformers import LlamaForCausalLM
 
 from sinkscope.errors import UserError, memory_advice, refusing
@@ -29,22 +27,15 @@ from sinkscope.families import load_model
 from sinkscope.families.model import parse_device
 from sinkscope.files import read_json
 from sinkscope.training import checkpoints, objectives
-from sinkscope.training.accelerating import accelerator_on
-from sinkscope.training.checkpoints import Progressed
-from sinkscope.training.corpus import batch
+from sinkscope.training.checkpoints import TrainingProgress
 from sinkscope.training.export import configuration, export
-from sinkscope.training.kinds import KINDS, Kind
-from sinkscope.training.optimizers import optimizers, schedules
-from sinkscope.training.recipe import Recipe
+from sinkscope.training.objectives import batch
+from sinkscope.training.optimizers import Stepper, accelerator_on, optimizers, prepare, schedules
+from sinkscope.training.recipe import KINDS, Kind, Recipe
 
 POINT = "point.json"
-START = Progressed(step=0, loss=0.0, seconds=0.0)
-Observer = Callable[[Kind, Progressed], None]
-
-
-def point_folder(out: Path, kind: Kind, point: int) -> Path:
-    """Where the twin as it was at a point (from 1) is kept."""
-    return out / kind.name / "points" / f"{point:02d}"
+START = TrainingProgress(step=0, loss=0.0, seconds=0.0)
+Observer = Callable[[Kind, TrainingProgress], None]
 
 
 def model_folder(out: Path, kind: Kind) -> Path:
@@ -69,55 +60,17 @@ def initial_network(recipe: Recipe, kind: Kind, out: Path) -> Any:
 
 
 @dataclass(frozen=True)
-class Point:
-    """The twin at one point of its training."""
-
+class TrainingPoint:
     number: int
     """From 1."""
     folder: Path
     """A stock folder with its weights."""
-    done: Progressed
-
-
-@dataclass
-class _Run:
-    """What one training holds between its steps."""
-
-    recipe: Recipe
-    kind: Kind
-    accelerator: Accelerator
-    network: Any
-    made: list[Any]
-    rates: list[LambdaLR]
-
-    def step(self, number: int) -> Tensor:
-        """One optimizer step on batch `number`: its loss, a scalar."""
-        loss = self.loss(number)
-        self.accelerator.backward(loss)
-        self.accelerator.clip_grad_norm_(self.network.parameters(), self.recipe.largest_norm)
-        for part in (*self.made, *self.rates):
-            part.step()
-        for optimizer in self.made:
-            optimizer.zero_grad()
-        return loss.detach()
-
-    def loss(self, number: int) -> Tensor:
-        """The objective on batch `number`."""
-        device = self.accelerator.device
-        given = batch(self.recipe, number)
-        tokens = given.tokens.to(device)
-        if self.kind.objective == "next-token":
-            return objectives.next_token_loss(self.network(tokens, use_cache=False).logits, tokens)
-        generator = torch.Generator().manual_seed(self.recipe.seed * 1_000_003 + number)
-        answers_only = self.recipe.answers_only_at(number, self.kind)
-        masks = objectives.put_masks(given, answers_only, generator).to(device)
-        logits = self.network(masks.tokens, use_cache=False).logits
-        return objectives.masked_diffusion_loss(logits, tokens, masks, logit_shift=self.kind.logit_shift)
+    done: TrainingProgress
 
 
 def train_twin(
     kind: Kind, recipe: Recipe, out: Path, *, device: str = "cpu", observer: Observer | None = None
-) -> Iterator[Point]:
+) -> Iterator[TrainingPoint]:
     """Train a twin, or go on with its training, in `out`: its points one after the other, those of before included.
 
     Raises `UserError` for a checkpoint that is cut short, for a device or a precision that can't be had here, and where
@@ -129,53 +82,58 @@ def train_twin(
     checkpoints.remove_older(folder, done)
     run = None
     for number, stop in enumerate(recipe.stops(kind), 1):
-        at = point_folder(out, kind, number)
+        at = folder / "points" / f"{number:02d}"
         if stop > done.step:
             with memory_advice(
                 f"memory does not suffice to train {kind.name}; lower width, mlp_width, layers or batch_tokens, "
                 "and train in another folder"
             ):
                 run = run or _prepare(kind, recipe, out, device, checkpoint)
-                done = _to(run, done, stop, observer)
+                done = _train_to(stop, run, kind, recipe, done, observer)
             with checkpoints.saving(folder):
                 export(run.accelerator.unwrap_model(run.network), recipe, kind, at)
                 (at / POINT).write_text(json.dumps(asdict(done)), encoding="utf-8")
                 checkpoints.save(run.accelerator, folder, done)
-        yield Point(number, at, _progress_at(at))
+        yield TrainingPoint(number, at, _progress_at(at))
 
 
-def _progress_at(folder: Path) -> Progressed:
+def _progress_at(folder: Path) -> TrainingProgress:
     with refusing(f"{folder / POINT} cannot be read", "train this twin in another folder"):
         return checkpoints.progressed(read_json(folder / POINT))
 
 
-def _to(run: _Run, done: Progressed, stop: int, observer: Observer | None) -> Progressed:
-    """Train up to step `stop`."""
-    started, total = time.monotonic(), 0.0
-    for number in range(done.step, stop):
-        total += float(run.step(number))
-        if not math.isfinite(total):
-            raise UserError(
-                f"the loss of step {number + 1} of {run.kind.name} is no number; lower matrix_rate or other_rate, and "
-                "train in another folder"
-            )
-        now = Progressed(
-            step=number + 1,
-            loss=total / (number + 1 - done.step),
-            seconds=done.seconds + time.monotonic() - started,
-        )
-        if observer is not None:
-            observer(run.kind, now)
-    return now
-
-
-def _prepare(kind: Kind, recipe: Recipe, out: Path, device: str, checkpoint: Path | None) -> _Run:
+def _prepare(kind: Kind, recipe: Recipe, out: Path, device: str, checkpoint: Path | None) -> Stepper:
     accelerator = accelerator_on(parse_device(device), recipe.precision)
     network = initial_network(recipe, kind, out)
     made = optimizers(network, recipe)
     rates = schedules(made, recipe.warm_up, recipe.cosines(kind))
-    network, *prepared = accelerator.prepare(network, *made)
-    accelerator.register_for_checkpointing(*rates)
-    if checkpoint is not None:
-        accelerator.load_state(str(checkpoint))
-    return _Run(recipe, kind, accelerator, network, prepared, rates)
+    return prepare(accelerator, network, made, rates, largest_norm=recipe.largest_norm, checkpoint=checkpoint)
+
+
+def _train_to(
+    stop: int, run: Stepper, kind: Kind, recipe: Recipe, done: TrainingProgress, observer: Observer | None
+) -> TrainingProgress:
+    started, total = time.monotonic(), 0.0
+    for number in range(done.step, stop):
+        total += run.step(_loss(run, kind, recipe, number))
+        if not math.isfinite(total):
+            raise UserError(
+                f"the loss of step {number + 1} of {kind.name} is no number; lower matrix_rate or other_rate, and "
+                "train in another folder"
+            )
+        mean, seconds = total / (number + 1 - done.step), done.seconds + time.monotonic() - started
+        now = TrainingProgress(step=number + 1, loss=mean, seconds=seconds)
+        if observer is not None:
+            observer(kind, now)
+    return now
+
+
+def _loss(run: Stepper, kind: Kind, recipe: Recipe, number: int) -> Tensor:
+    device, given = run.accelerator.device, batch(recipe, number)
+    tokens = given.tokens.to(device)
+    if kind.objective == "next-token":
+        return objectives.next_token_loss(run.network(tokens, use_cache=False).logits, tokens)
+    generator = torch.Generator().manual_seed(recipe.seed * 1_000_003 + number)
+    masks = objectives.put_masks(given, recipe.answers_only_at(number, kind), generator).to(device)
+    logits = run.network(masks.tokens, use_cache=False).logits
+    return objectives.masked_diffusion_loss(logits, tokens, masks, logit_shift=kind.logit_shift)

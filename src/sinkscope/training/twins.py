@@ -7,6 +7,11 @@
     runs/twins/twin-ar/model/                the finished twin
 
 Whatever is there already is kept: a second call trains, measures and scores only what is missing.
+
+A row of the log says what the twin can do and where its attention goes. Task accuracy comes from generated answers to
+held-out problems. Sink measures come from whole passes over fixed held-out documents: Gu et al.'s Sink_k
+(arXiv:2410.10781, eq. 8, epsilon 0.3) and the strongest key's received attention, layer by layer. A diffusion twin is
+measured twice: on finished documents and with all answers masked.
 """
 
 from __future__ import annotations
@@ -17,24 +22,31 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from random import Random
+from typing import Any
 
+import torch
+import xarray as xr
+
+from sinkscope.attention import watch
 from sinkscope.errors import UserError, refusing
 from sinkscope.evaluation import LITTLE, evaluate
 from sinkscope.evaluation.tasks import check_count
-from sinkscope.families import load_model
+from sinkscope.families import Model, load_model
 from sinkscope.families.model import parse_device
 from sinkscope.files import read_json, write_whole
+from sinkscope.language.documents import document
+from sinkscope.sinks.ar import GU_EPSILON, causal_alpha
 from sinkscope.trace.lock import WriterLock
-from sinkscope.training.card import SCORES, write_card, write_scores
-from sinkscope.training.checkpoints import saving
-from sinkscope.training.kinds import KINDS, Kind, find_kind
-from sinkscope.training.log import NAME as LOG
-from sinkscope.training.log import read_log, write_log
-from sinkscope.training.measures import measure
-from sinkscope.training.recipe import Recipe, differences, recipe_from
-from sinkscope.training.training import POINT, Observer, Point, model_folder, train_twin
+from sinkscope.training.checkpoints import LOG, read_log, saving, write_log
+from sinkscope.training.export import SCORES, write_card, write_scores
+from sinkscope.training.objectives import WEIGHTS, Batch
+from sinkscope.training.recipe import KINDS, Kind, Recipe, differences, find_kind, recipe_from
+from sinkscope.training.training import POINT, Observer, TrainingPoint, model_folder, train_twin
 
 RECIPE = "recipe.json"
+DOCUMENTS, LENGTH = 32, 64
+"""Number and tokens of the held-out documents that sinks are measured on."""
 Say = Callable[[str], None]
 
 
@@ -140,7 +152,7 @@ def _check_starts(out: Path, kinds: Sequence[Kind]) -> None:
         finished.add(kind.name)
 
 
-def _measured(points: Iterable[Point], folder: Path, measuring: Measuring, tell: Say) -> Point:
+def _measured(points: Iterable[TrainingPoint], folder: Path, measuring: Measuring, tell: Say) -> TrainingPoint:
     """Measure every point that the log lacks; the last point."""
     rows = {row["point"]: row for row in read_log(folder)}
     counts = {row.get("problems") for row in rows.values()} - {measuring.problems_at_points}
@@ -161,7 +173,7 @@ def _measured(points: Iterable[Point], folder: Path, measuring: Measuring, tell:
     return point
 
 
-def _finish(kind: Kind, recipe: Recipe, out: Path, last: Point, measuring: Measuring, tell: Say) -> Path:
+def _finish(kind: Kind, recipe: Recipe, out: Path, last: TrainingPoint, measuring: Measuring, tell: Say) -> Path:
     """The finished model's folder: the last point's weights, the log, scores and card."""
     model = model_folder(out, kind)
     if not model.is_dir():
@@ -180,3 +192,46 @@ def _finish(kind: Kind, recipe: Recipe, out: Path, last: Point, measuring: Measu
             write_card(model, kind, recipe, scores, parameters=twin.network.num_parameters())
             write_scores(model, kind, scores)
     return model
+
+
+def measure(model: Model, *, problems: int) -> dict[str, Any]:
+    """Accuracy on `problems` held-out problems of every task, and the sink measures of each pass."""
+    accuracy = {task: evaluate(model, task, n=problems).score for task in LITTLE}
+    return {"accuracy": accuracy, "sinks": sink_measures(model)}
+
+
+def sink_measures(model: Model) -> dict[str, dict[str, list[float]]]:
+    """Pass -> measure -> one number a layer."""
+    held_out = _held_out()
+    passes = {"finished": held_out.tokens}
+    mask = model.family.mask_token_id
+    if mask is not None:
+        passes["answers masked"] = held_out.tokens.masked_fill(held_out.answer, mask)
+    return {name: _of_pass(model, tokens) for name, tokens in passes.items()}
+
+
+def _held_out() -> Batch:
+    random = Random("held out")
+    return Batch.of([document(random, LENGTH, split="test", weights=WEIGHTS) for _ in range(DOCUMENTS)])
+
+
+def _of_pass(model: Model, tokens: torch.Tensor) -> dict[str, list[float]]:
+    with torch.no_grad(), watch(model) as watched:
+        model.network(tokens.to(model.device), use_cache=False)
+    received = xr.DataArray(watched.received.cpu().numpy(), dims=("layer", "sample", "head", "position"))
+    alpha = received if model.family.bidirectional else causal_alpha(received)
+    if not model.family.bidirectional:
+        # The last keys are seen by so few queries that any of them would do for a sink.
+        alpha = alpha.isel(position=slice(LENGTH * 3 // 4))
+    sink = (alpha > GU_EPSILON).mean(["sample", "head"])
+    return {
+        "sink_first": _rounded(sink.isel(position=0)),
+        "sink_most": _rounded(sink.max("position")),
+        "sink_most_at": [int(place) for place in sink.argmax("position").values],
+        "top_received": _rounded(received.max("position").mean(["sample", "head"])),
+        "first_received": _rounded(received.isel(position=0).mean(["sample", "head"])),
+    }
+
+
+def _rounded(numbers: xr.DataArray) -> list[float]:
+    return [round(float(number), 4) for number in numbers.values]

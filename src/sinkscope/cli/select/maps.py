@@ -27,7 +27,7 @@ from sinkscope.seeds import MOST_SEED
 
 if TYPE_CHECKING:
     from sinkscope.experiments.pictures import PictureAccuracy
-    from sinkscope.report.selection import Choice
+    from sinkscope.report.selection import PatchChoice
     from sinkscope.selection.data import ImageSet
 
 
@@ -87,7 +87,7 @@ def _maps(
     _tell(out, measure, columns, as_json)
 
 
-def _tell(out: Path, measure: PictureAccuracy, columns: Sequence[Choice], as_json: bool) -> None:
+def _tell(out: Path, measure: PictureAccuracy, columns: Sequence[PatchChoice], as_json: bool) -> None:
     data = measure.data
     if as_json:
         found = {"file": str(out), "model": measure.trained.name, "data": data.name, "split": measure.split}
@@ -106,14 +106,14 @@ def _tell(out: Path, measure: PictureAccuracy, columns: Sequence[Choice], as_jso
     console.say(f"{out}: {console.counted(len(data), 'picture')}, {console.counted(len(columns), 'column')}")
 
 
-def _sent(choice: Choice) -> str:
+def _sent(choice: PatchChoice) -> str:
     """Patches of a picture: one number, or the least and the most."""
     sent = choice.kept.sum(-1)
     least, most = int(sent.min()), int(sent.max())
     return f"{least} of {choice.kept.shape[1]}" if least == most else f"{least} to {most} of {choice.kept.shape[1]}"
 
 
-def _picture(data: ImageSet, columns: Sequence[Choice], row: int) -> dict[str, Any]:
+def _picture(data: ImageSet, columns: Sequence[PatchChoice], row: int) -> dict[str, Any]:
     """As JSON; kept: numbers of patches, row by row from 0."""
     from sinkscope.experiments.pictures import WHOLE
 

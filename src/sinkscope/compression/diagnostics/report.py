@@ -92,7 +92,7 @@ def summarise_norms(
         is left out. Raises `UserError` for a ratio outside (0, 1], samples of different models, none at all, norms or
         groups that were not recorded, samples without a key to look at, and a rule that can never fire.
     """
-    Ratio(ratio)  # refuses what is none
+    Ratio(ratio)  # refuses a ratio outside (0, 1]
     running = _Running(rule, ratio, which, draws)
     for sample in samples:
         running.take(sample)

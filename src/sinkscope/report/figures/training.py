@@ -21,7 +21,7 @@ from sinkscope.report.figures.labels import caption, entitle, printable, shorten
 from sinkscope.report.figures.making import figure
 from sinkscope.report.figures.style import LINES, SINK, WIDE, fresh_axes, heat_colors, house_style, percent_axis
 from sinkscope.sinks.ar import GU_EPSILON
-from sinkscope.training.log import NAME, read_log
+from sinkscope.training.checkpoints import LOG, read_log
 
 Log = Sequence[dict[str, Any]]
 PASS = "finished"
@@ -36,13 +36,13 @@ def read_training(path: str | Path) -> Training:
     Raises `UserError` where there is no log, or one without points or with lines that are none.
     """
     folder = find_packaged(str(path)) if str(path) in PACKAGED else Path(path)
-    folder = folder.parent if folder.name == NAME else folder
-    if not (folder / NAME).is_file():
-        raise UserError(f"{path} is no training log: name a folder with {NAME}, that file, or a packaged twin")
+    folder = folder.parent if folder.name == LOG else folder
+    if not (folder / LOG).is_file():
+        raise UserError(f"{path} is no training log: name a folder with {LOG}, that file, or a packaged twin")
     rows = read_log(folder)
     if not rows:
-        raise UserError(f"{folder / NAME} has no point yet: wait for the training")
-    with refusing(f"{folder / NAME} has a point that can't be drawn", "measure anew with sinkscope train"):
+        raise UserError(f"{folder / LOG} has no point yet: wait for the training")
+    with refusing(f"{folder / LOG} has a point that can't be drawn", "measure anew with sinkscope train"):
         for row in rows:
             _check(row)
         np.array([[row["sinks"][PASS][name] for name in _BY_LAYER] for row in rows], dtype=np.float64)
@@ -61,28 +61,23 @@ def accuracy_curves(name: str, rows: Log, *, ax: Axes | None = None) -> Axes:
     """Draw accuracy by task over the optimizer's steps. Returns the axes, `ax` or new ones."""
     ax = fresh_axes(4.6, 2.6) if ax is None else ax
     paint_accuracy(ax, rows)
-    _label(ax, "problems answered")
-    entitle(ax, printable(shortened(name, 40)), "exact answers to held-out problems")
-    return ax
+    return _labelled(ax, name, "problems answered", "exact answers to held-out problems")
 
 
 @house_style
 def emergence_curves(name: str, rows: Log, *, ax: Axes | None = None) -> Axes:
-    """Draw the strongest key's attention by layer, and Sink_k of the first token.
-
-    Returns the axes, `ax` or new ones.
-    """
+    """Draw the strongest key's attention by layer, and the first token's Sink_k. Returns the axes, `ax` or new ones."""
     ax = fresh_axes(4.6, 2.6) if ax is None else ax
     paint_attention(ax, rows)
-    _label(ax, "attention received")
-    entitle(ax, printable(shortened(name, 40)), f"{RULE_LINE}; {MEASURED}")
-    return ax
+    return _labelled(ax, name, "attention received", f"{RULE_LINE}; {MEASURED}")
 
 
-def _label(ax: Axes, what: str) -> None:
+def _labelled(ax: Axes, name: str, what: str, settings: str) -> Axes:
     ax.set_xlabel("optimizer steps")
     ax.set_ylabel(what)
     ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), handlelength=2.6)
+    entitle(ax, printable(shortened(name, 40)), settings)
+    return ax
 
 
 def paint_accuracy(ax: Axes, rows: Log) -> None:
@@ -90,7 +85,7 @@ def paint_accuracy(ax: Axes, rows: Log) -> None:
     steps = [row["step"] for row in rows]
     tasks = list(dict.fromkeys(task for row in rows for task in row["accuracy"]))
     for number, task in enumerate(tasks):
-        color, dash, _ = LINES[number // 3 % len(LINES)][0], ("-", "--", ":")[number % 3], ""
+        color, dash = LINES[number // 3 % len(LINES)][0], ("-", "--", ":")[number % 3]
         values = [row["accuracy"].get(task, np.nan) for row in rows]
         ax.plot(steps, values, color=color, linestyle=dash, label=printable(task), marker="o" if len(rows) == 1 else "")
     _shares(ax)

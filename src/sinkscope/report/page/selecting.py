@@ -28,7 +28,7 @@ from sinkscope.trace import Trace
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cut:
+class LayersAndHeads:
     """What is kept of every sample: all layers, all heads where none are named.
 
     Attention by group that was recorded as a mean over heads (`by_group="mean"`) stays the mean over all of them; that
@@ -54,7 +54,7 @@ class Showing:
     trace: Trace
     label: str
     ids: tuple[str, ...]
-    cut: Cut
+    cut: LayersAndHeads
 
     def samples(self) -> Iterator[tuple[int, xr.Dataset]]:
         """Each sample with its number in the trace; opened one after another."""
@@ -84,7 +84,7 @@ def choose(
     """
     if not paths:
         raise UserError("no trace was given")
-    cut = Cut(layers=tuple(layers), heads=tuple(heads))
+    cut = LayersAndHeads(layers=tuple(layers), heads=tuple(heads))
     traces = open_traces(paths, ids)
     most = None if ids else most_samples
     chosen = [tuple(one for one in started_ids(trace) if not ids or one in ids)[:most] for trace in traces]
@@ -105,7 +105,7 @@ def default_title(showings: Sequence[Showing]) -> str:
     return f"sinkscope: {', '.join(showing.label for showing in showings)}"
 
 
-def _checked(trace: Trace, name: str, cut: Cut) -> xr.Dataset:
+def _checked(trace: Trace, name: str, cut: LayersAndHeads) -> xr.Dataset:
     try:
         return cut.of(trace[name])
     except UserError as error:

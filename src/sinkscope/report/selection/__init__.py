@@ -12,11 +12,11 @@ the same bytes.
 """
 
 from sinkscope.report.selection.accuracy import accuracy_by_share, agreement_bars, share_curves
-from sinkscope.report.selection.kept import Choice, check_choices, choices, kept_map, kept_maps
+from sinkscope.report.selection.kept import PatchChoice, check_choices, choices, kept_map, kept_maps
 from sinkscope.report.selection.queue import queue_over_time
 
 __all__ = [
-    "Choice",
+    "PatchChoice",
     "accuracy_by_share",
     "agreement_bars",
     "check_choices",

@@ -38,7 +38,7 @@ from sinkscope.selection.selectors import find_selector
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Choice:
+class PatchChoice:
     """One way to choose on some pictures."""
 
     way: str
@@ -58,7 +58,7 @@ def choices(
     alphas: Sequence[float],
     selectors: Sequence[str] = ("gates",),
     mode: str | None = None,
-) -> list[Choice]:
+) -> list[PatchChoice]:
     """The whole pictures, then every selector at every share.
 
     mode: how the gates keep the budget, as trained by default; other selectors keep it exactly. Raises `UserError` for
@@ -81,10 +81,10 @@ def check_choices(alphas: Sequence[float], selectors: Sequence[str], mode: str |
     require_distinct("the selector", selectors)
 
 
-def _choice(model: SelectiveViT, pixels: torch.Tensor, way: str, alpha: float, mode: str | None) -> Choice:
+def _choice(model: SelectiveViT, pixels: torch.Tensor, way: str, alpha: float, mode: str | None) -> PatchChoice:
     settings = {"mode": "exact"} if way != "gates" else {"mode": mode}
     picked = model(pixels, alpha, selector="gates" if way == WHOLE else way, **settings)
-    return Choice(way=way, alpha=alpha, kept=picked.kept.cpu(), predicted=picked.logits.argmax(-1).cpu())
+    return PatchChoice(way=way, alpha=alpha, kept=picked.kept.cpu(), predicted=picked.logits.argmax(-1).cpu())
 
 
 Edge = list[tuple[int, int]]
@@ -119,7 +119,7 @@ def kept_map(image: torch.Tensor, kept: torch.Tensor, grid: tuple[int, int], *, 
 
 @house_style
 def kept_maps(
-    data: ImageSet, choices: Sequence[Choice], grid: tuple[int, int], *, title: str = "", settings: str = ""
+    data: ImageSet, choices: Sequence[PatchChoice], grid: tuple[int, int], *, title: str = "", settings: str = ""
 ) -> Figure:
     """Draw all pictures, a row each, and all choices, a column each.
 
@@ -221,7 +221,7 @@ def _figure(data: ImageSet, columns: int, title: str, note: str) -> tuple[Figure
     return figure, axes
 
 
-def _entitle(ax: Axes, data: ImageSet, choice: Choice, row: int) -> None:
+def _entitle(ax: Axes, data: ImageSet, choice: PatchChoice, row: int) -> None:
     """What the picture was taken for, and the patches that were sent."""
     taken = int(choice.predicted[row])
     right = taken == int(data.labels[row])
@@ -232,7 +232,7 @@ def _entitle(ax: Axes, data: ImageSet, choice: Choice, row: int) -> None:
     )
 
 
-def _head(ax: Axes, choice: Choice, several: bool) -> None:
+def _head(ax: Axes, choice: PatchChoice, several: bool) -> None:
     """Above a column: the share, and who chose where that differs."""
     named = "the whole" if choice.way == WHOLE else f"share {choice.alpha:g}"
     words = f"{choice.way}\n{named}" if several and choice.way != WHOLE else named

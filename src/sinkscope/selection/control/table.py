@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from sinkscope.errors import UserError
 from sinkscope.selection.budgets import check_alpha
-from sinkscope.selection.codec import check_rate
+from sinkscope.selection.link import check_rate
 
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
@@ -36,6 +36,8 @@ Indices = npt.NDArray[np.intp]
 _TEST = re.compile(r"(^\s*|, )test\b", re.IGNORECASE)
 """In the name of a split: "test", or "digits, test (20%)" as the parts of a data set are called"""
 _STORED = ("split", "alphas", "rates", "snrs", "accuracy", "rho")
+_ARRAYS = {"accuracy": 3, "rho": 2, "latency": 1}
+"""How many of the axes (alpha, rate, snr) each has"""
 
 
 @dataclass(frozen=True, order=True)
@@ -50,7 +52,7 @@ class OperatingPoint:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class OperatingTable:
-    """Measurements on a grid of alpha, rate and SNR. Raises `UserError` for numbers that are none of the kind."""
+    """Measurements on a grid of alpha, rate and SNR. Raises `UserError` for numbers out of range."""
 
     alphas: tuple[float, ...]
     """Ascending shares of patches"""
@@ -76,11 +78,19 @@ class OperatingTable:
         for name in ("alphas", "rates", "snrs"):
             object.__setattr__(self, name, _axis(name, getattr(self, name)))
         shape = (len(self.alphas), len(self.rates), len(self.snrs))
-        object.__setattr__(self, "accuracy", _array("accuracy", self.accuracy, shape))
-        object.__setattr__(self, "rho", _array("rho", self.rho, shape[:2]))
-        if self.latency is not None:
-            object.__setattr__(self, "latency", _array("latency", self.latency, shape[:1]))
-        _check(self)
+        for name, axes in _ARRAYS.items():
+            if name != "latency" or self.latency is not None:
+                object.__setattr__(self, name, _array(name, getattr(self, name), shape[:axes]))
+        check_alpha(self.alphas)
+        for rate in self.rates:
+            check_rate(rate)
+        if not math.isfinite(self.snrs[0]):
+            raise UserError(f"snrs of an operating table must begin with a finite number of decibels; got {self.snrs}")
+        if not ((self.accuracy >= 0) & (self.accuracy <= 1)).all():
+            raise UserError("accuracy of an operating table must lie in [0, 1]: divide percentages by 100")
+        for name, values in (("rho", self.rho), ("latency", self.latency)):
+            if values is not None and not ((values > 0) & np.isfinite(values)).all():
+                raise UserError(f"{name} of an operating table must be positive numbers; got {_short(values.tolist())}")
 
     @cached_property
     def points(self) -> tuple[OperatingPoint, ...]:
@@ -98,7 +108,7 @@ class OperatingTable:
         return None if self.latency is None else self.latency.repeat(len(self.rates))
 
     def accuracy_at(self, snrs: npt.ArrayLike) -> Floats:
-        """(slot, point) accuracies at SNRs in dB, (slot,). Raises `UserError` for what is no SNR."""
+        """(slot, point) accuracies at SNRs in dB, (slot,). Raises `UserError` for NaN and minus infinity."""
         asked, measured = check_snrs(snrs), np.array(self.snrs)
         columns = self.accuracy.reshape(-1, len(measured))
         noisy = np.isfinite(measured)
@@ -110,15 +120,10 @@ class OperatingTable:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values that JSON can hold; infinity is the word "inf"."""
-        return {
-            "split": self.split,
-            "alphas": list(self.alphas),
-            "rates": list(self.rates),
-            "snrs": [snr if math.isfinite(snr) else "inf" for snr in self.snrs],
-            "accuracy": self.accuracy.tolist(),
-            "rho": self.rho.tolist(),
-            "latency": None if self.latency is None else self.latency.tolist(),
-        }
+        plain: dict[str, Any] = {name: getattr(self, name) for name in (*_STORED, "latency")}
+        plain |= {name: list(plain[name]) for name in ("alphas", "rates")}
+        plain["snrs"] = [snr if math.isfinite(snr) else "inf" for snr in self.snrs]
+        return plain | {name: plain[name].tolist() for name in _ARRAYS if plain[name] is not None}
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> OperatingTable:
@@ -157,19 +162,6 @@ def _axis(name: str, values: Any) -> tuple[float, ...]:
     if not numbers or not all(low < high for low, high in pairwise(numbers)):
         raise UserError(f"{name} of an operating table must be one or more numbers in ascending order; got {numbers}")
     return numbers
-
-
-def _check(table: OperatingTable) -> None:
-    check_alpha(table.alphas)
-    for rate in table.rates:
-        check_rate(rate)
-    if not math.isfinite(table.snrs[0]):
-        raise UserError(f"snrs of an operating table must begin with a finite number of decibels; got {table.snrs}")
-    if not ((table.accuracy >= 0) & (table.accuracy <= 1)).all():
-        raise UserError("accuracy of an operating table must lie in [0, 1]: divide percentages by 100")
-    for name, values in (("rho", table.rho), ("latency", table.latency)):
-        if values is not None and not ((values > 0) & np.isfinite(values)).all():
-            raise UserError(f"{name} of an operating table must be positive numbers; got {_short(values.tolist())}")
 
 
 def _short(value: object) -> str:

@@ -7,17 +7,19 @@
 Every picture is held in memory as bytes; `check_memory` refuses what would take too many.
 """
 
-from sinkscope.discovery import import_modules
-from sinkscope.selection.data.base import Parts, Source
+from sinkscope.selection.data.folder import Folder
+from sinkscope.selection.data.hub import Hub
 from sinkscope.selection.data.images import ImageSet, Splits, as_bytes, normalised
-from sinkscope.selection.data.loading import about_default, default_source, load_images
+from sinkscope.selection.data.published import Digits, FashionMnist, about_default, default_source
 from sinkscope.selection.data.reading import describe_skipped
-from sinkscope.selection.data.registry import SOURCES, find_source
-
-import_modules(__path__, __name__)
+from sinkscope.selection.data.sources import SOURCES, Parts, Source, find_source, load_images
 
 __all__ = [
     "SOURCES",
+    "Digits",
+    "FashionMnist",
+    "Folder",
+    "Hub",
     "ImageSet",
     "Parts",
     "Source",

@@ -20,11 +20,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from sinkscope.errors import UserError
-from sinkscope.selection.data.base import Parts, Source, as_parts
-from sinkscope.selection.data.images import ImageSet
-from sinkscope.selection.data.layout import roles, with_test
 from sinkscope.selection.data.reading import Picture, describe_skipped, read_parts
-from sinkscope.selection.data.registry import source
+from sinkscope.selection.data.sources import Parts, Source, as_parts, roles, source, with_test
 
 _WANTED = "wanted one sub-folder a class, or train/ and test/ with one a class each"
 
@@ -32,8 +29,6 @@ _WANTED = "wanted one sub-folder a class, or train/ and test/ with one a class e
 @source("folder")
 @dataclass(frozen=True)
 class Folder(Source):
-    """Parts by name, or one piece split by seed."""
-
     takes, needs = "PATH", True
 
     def read(self) -> Parts:
@@ -43,13 +38,16 @@ class Folder(Source):
         pictures = {part: _pictures(folder, classes) for part, folder in folders.items()}
         sets = read_parts(pictures, classes, self.size, self.title)
         for part, one in sets.items():
-            _check_every_class(one, folders[part])
+            for label in sorted(set(range(len(classes))) - set(one.labels.tolist())):
+                folder = folders[part] / classes[label]
+                own = tuple(skipped for skipped in one.skipped if Path(skipped[0]).parent == folder)
+                raise UserError(f"{folder}: no picture of this class can be read; {describe_skipped(own, 1)}")
         return as_parts(sets, self.title, self.seed)
 
 
 def _part_folders(root: Path) -> dict[str, Path]:
     """The folders of the parts; {"all": root} where the sub-folders are the classes."""
-    names = [folder.name for folder in _sub_folders(root)]
+    names = _sub_folders(root)
     found = roles(names, str(root))
     others = sorted(set(names) - set(found.values()))
     if "train" in found and len(found) > 1:
@@ -65,7 +63,7 @@ def _part_folders(root: Path) -> dict[str, Path]:
 
 
 def _same_classes(folders: Mapping[str, Path]) -> tuple[str, ...]:
-    by_part = {part: tuple(folder.name for folder in _sub_folders(path)) for part, path in folders.items()}
+    by_part = {part: tuple(_sub_folders(path)) for part, path in folders.items()}
     first, classes = next(iter(by_part.items()))
     if len(classes) < 2:
         raise UserError(f"{folders[first]}: has {len(classes)} class, at least two are needed; {_WANTED}")
@@ -84,11 +82,10 @@ def _pictures(folder: Path, classes: tuple[str, ...]) -> list[Picture]:
     """All files of all classes. Raises `UserError` for a class without any."""
     found = []
     for label, name in enumerate(classes):
-        files = [
-            path for path in _entries(folder / name) if path.is_file() or not path.exists()
-        ]  # no pipes, no devices
+        entries = _entries(folder / name)
+        files = [path for path in entries if path.is_file() or not path.exists()]  # no pipes, no devices
         if not files:
-            deeper = " but further folders" if _sub_folders(folder / name, needed=False) else ""
+            deeper = " but further folders" if any(path.is_dir() for path in entries) else ""
             raise UserError(f"{folder / name}: a class with no pictures{deeper}; {_WANTED}")
         found += [Picture(str(path), partial(_open, path), label) for path in files]
     return found
@@ -98,17 +95,10 @@ def _open(path: Path) -> BinaryIO:
     return path.open("rb")
 
 
-def _check_every_class(images: ImageSet, folder: Path) -> None:
-    there = set(images.labels.tolist())
-    for label, name in enumerate(images.classes):
-        if label not in there:
-            own = tuple(one for one in images.skipped if Path(one[0]).parent == folder / name)
-            raise UserError(f"{folder / name}: no picture of this class can be read; {describe_skipped(own, 1)}")
-
-
-def _sub_folders(root: Path, *, needed: bool = True) -> list[Path]:
-    found = [path for path in _entries(root) if path.is_dir()]
-    if needed and not found:
+def _sub_folders(root: Path) -> list[str]:
+    """Their names, at least one."""
+    found = [path.name for path in _entries(root) if path.is_dir()]
+    if not found:
         raise UserError(f"{root}: has no folder in it; {_WANTED}")
     return found
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from sinkscope.errors import UserError
-from sinkscope.selection.data.splitting import stratified
 
 MAX_GIB = 8
 """More than this is refused, counted over all parts of a data set."""
@@ -37,12 +36,11 @@ class ImageSet:
     """(path, reason) of what could not be read, in order"""
 
     def __post_init__(self) -> None:
+        images, labels = (f"{given.dtype} {tuple(given.shape)}" for given in (self.images, self.labels))
         if self.images.dtype != torch.uint8 or self.images.ndim != 4 or not len(self.images):
-            got = f"{self.images.dtype} {tuple(self.images.shape)}"
-            raise UserError(f"{self.name}: wanted images as uint8 (n, channel, row, column) with n > 0, got {got}")
+            raise UserError(f"{self.name}: wanted images as uint8 (n, channel, row, column) with n > 0, got {images}")
         if self.labels.dtype != torch.int64 or self.labels.shape != self.images.shape[:1]:
-            got = f"{self.labels.dtype} {tuple(self.labels.shape)}"
-            raise UserError(f"{self.name}: wanted int64 labels for {len(self.images)} images, got {got}")
+            raise UserError(f"{self.name}: wanted int64 labels for {len(self.images)} images, got {labels}")
         low, high = int(self.labels.min()), int(self.labels.max())
         if low < 0 or high >= len(self.classes):
             raise UserError(f"{self.name}: labels run from {low} to {high}, but there are {len(self.classes)} classes")
@@ -66,7 +64,7 @@ class ImageSet:
 
     def first(self, count: int) -> ImageSet:
         """The first `count` pictures. Where classes come one after the other, as those of folders do, of all pictures
-        in a fixed random order, so that whoever takes a few meets all classes."""
+        in a fixed random order, so that a few pictures are of all classes."""
         order = torch.arange(len(self))
         if not bool((self.labels.diff() < 0).any()):
             order = torch.randperm(len(self), generator=torch.Generator().manual_seed(0))
@@ -97,7 +95,6 @@ class Splits:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes, the same in every part."""
         return self.train.classes
 
     @property
@@ -122,7 +119,7 @@ def as_bytes(pixels: torch.Tensor) -> torch.Tensor:
 
 
 def check_memory(count: int, shape: tuple[int, int, int], name: str) -> None:
-    """Raise `UserError` if so many pictures of (channel, row, column) would take more than `MAX_GIB`."""
+    """Raise `UserError` if `count` pictures of (channel, row, column) would take more than `MAX_GIB`."""
     needed = count * math.prod(shape) / 2**30
     if needed > MAX_GIB:
         size = " x ".join(str(length) for length in shape)
@@ -130,3 +127,27 @@ def check_memory(count: int, shape: tuple[int, int, int], name: str) -> None:
             f"{name}: {count} pictures of {size} bytes take {needed:.1f} GiB in memory, where {MAX_GIB} are allowed; "
             "give a smaller size, or fewer pictures"
         )
+
+
+def stratified(labels: torch.Tensor, count: int, seed: int, *, leave: int = 0) -> torch.Tensor:
+    """Indices of `count` of the labels (n,), ascending; `leave` of each class are never drawn."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = []
+    for label, quota in enumerate(_quotas(torch.bincount(labels).tolist(), count, leave)):
+        rows = (labels == label).nonzero().flatten()
+        drawn.append(rows[torch.randperm(len(rows), generator=generator)[:quota]])
+    return torch.cat(drawn).sort().values
+
+
+def _quotas(sizes: Sequence[int], count: int, leave: int) -> list[int]:
+    """How many of each class: its share rounded down, and the rest to the largest remainders."""
+    room = [max(0, size - leave) for size in sizes]
+    count = min(count, sum(room))
+    shares = [count * size / max(1, sum(sizes)) for size in sizes]
+    quotas = [min(int(share), most) for share, most in zip(shares, room, strict=True)]
+    by_remainder = sorted(range(len(sizes)), key=lambda one: (int(shares[one]) - shares[one], one))
+    while sum(quotas) < count:
+        for one in by_remainder:
+            if quotas[one] < room[one] and sum(quotas) < count:
+                quotas[one] += 1
+    return quotas

@@ -88,8 +88,7 @@ def _read(
     pictures: Sequence[Picture], classes: tuple[str, ...], shape: tuple[int, int, int], size: int | None, name: str
 ) -> ImageSet:
     images = torch.empty(len(pictures), *shape, dtype=torch.uint8)
-    labels: list[int] = []
-    skipped: list[tuple[str, str]] = []
+    labels, skipped = list[int](), list[tuple[str, str]]()
     for picture in pictures:
         decoded = _decode(picture, shape[0], size)
         if isinstance(decoded, str):
@@ -134,7 +133,7 @@ def _is_colour(picture: Picture) -> bool:
 
 
 def _decode(picture: Picture, channels: int, size: int | None) -> torch.Tensor | str:
-    """(channel, row, column) bytes, or the reason why there are none."""
+    """(channel, row, column) bytes, or the reason why the picture can't be read."""
     try:
         with picture.open() as stream, Image.open(stream, formats=FORMATS) as image:
             upright = ImageOps.exif_transpose(image)

@@ -11,7 +11,7 @@ from sinkscope.errors import refusing
 from sinkscope.files import parse_json, read_regular, write_whole
 from sinkscope.selection.channels import find_channel, seed_channels
 from sinkscope.selection.data import ImageSet
-from sinkscope.selection.learning.recipe import Recipe
+from sinkscope.selection.learning.recipe import SelectionRecipe
 from sinkscope.selection.link import Link
 from sinkscope.selection.model import SelectiveViT
 
@@ -23,9 +23,7 @@ _BATCH = 250
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
-    """One pass."""
-
+class MeasuredStep:
     part: str
     number: int
     """From 1"""
@@ -38,7 +36,7 @@ class Measured:
     shares over the recipe's channel at rate 0.25 and 0 dB; and the shares that were really sent"""
 
 
-def measure(model: SelectiveViT, data: ImageSet, recipe: Recipe) -> dict[str, float]:
+def measure(model: SelectiveViT, data: ImageSet, recipe: SelectionRecipe) -> dict[str, float]:
     """Accuracies and shares sent."""
     model.eval()
     seed_channels(recipe.seed)
@@ -63,7 +61,7 @@ def _accuracy(model: SelectiveViT, data: ImageSet, alpha: float, link: Link | No
     return right / n, sent / n
 
 
-def add_row(out: Path, row: Measured) -> None:
+def add_row(out: Path, row: MeasuredStep) -> None:
     """Add a line; the same pass is not told twice."""
     rows = [one for one in read_log(out) if (one["part"], one["number"]) != (row.part, row.number)]
     text = "".join(json.dumps(one) + "\n" for one in [*rows, asdict(row)])
@@ -77,7 +75,7 @@ def read_log(out: Path) -> list[dict[str, Any]]:
         return []
     with refusing(f"{file} is damaged", "remove it: the passes that come are written anew"):
         rows = [parse_json(line) for line in read_regular(file).splitlines()]
-        names = {field.name for field in fields(Measured)}
+        names = {field.name for field in fields(MeasuredStep)}
         if not all(type(row) is dict and names <= row.keys() and type(row["scores"]) is dict for row in rows):
             raise ValueError(f"a line is no pass, which has {', '.join(sorted(names))}")
         return rows

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, get_args
 
 from sinkscope.errors import UserError
 from sinkscope.selection.budgets import check_alpha
 from sinkscope.selection.channels import find_channel
-from sinkscope.selection.codec import check_rate
+from sinkscope.selection.link import check_rate
 from sinkscope.selection.modes import find_mode
-from sinkscope.training.recipe import typed_field
+from sinkscope.training.recipe import MatrixOptimizer, check_choice, check_numbers, record_from
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class SelectionRecipe:
     """A training. The size of the transformer counts only where none is given to start from."""
 
     seed: int = 0
@@ -42,9 +42,9 @@ class Recipe:
     budget_weight: float = 1.0
     """Of the squared distance of the relaxed share from the one asked for, beside the cross-entropy"""
     shift: int = 2
-    """Pictures are moved by up to so many pixels"""
+    """Most pixels by which pictures are moved, each way"""
     pictures: int = 0
-    """Learn from so many pictures, an equal share of each class; 0 is all"""
+    """Number of pictures to learn from, an equal share of each class; 0 is all"""
     batch: int = 64
     pretraining: int = 3
     """Passes over the data in which the transformer learns to classify, whole"""
@@ -67,38 +67,24 @@ class Recipe:
         find_channel(self.channel)
         check_alpha(self.least_alpha)
         check_rate(self.least_rate)
-        for name in ("patch", "width", "depth", "heads", "batch", "selecting"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if min(self.pretraining, self.shift, self.pictures) < 0:
-            raise UserError("pretraining, shift and pictures can't be negative")
-        if self.matrix_optimizer not in ("muon", "adamw"):
-            raise UserError(f"matrix_optimizer must be muon or adamw, got {self.matrix_optimizer!r}")
-        if len(self.snr) != 2:
-            raise UserError(f"snr must be two numbers of decibels, the least and the most, got {list(self.snr)}")
-        low, high = self.snr
-        if not (math.isfinite(low) and math.isfinite(high) and low <= high):
-            raise UserError(f"snr must be two finite numbers of decibels in ascending order, got {self.snr}")
-        for name in ("matrix_rate", "other_rate", "selecting_rates", "largest_norm"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise UserError(f"{name} must be a number above 0, got {getattr(self, name)}")
-        for name in ("budget_weight", "weight_decay"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise UserError(f"{name} must be a number of at least 0, got {getattr(self, name)}")
+        check_numbers(
+            self,
+            counts=("patch", "width", "depth", "heads", "batch", "selecting"),
+            positive=("matrix_rate", "other_rate", "selecting_rates", "largest_norm"),
+            others=("pretraining", "shift", "pictures", "budget_weight", "weight_decay"),
+        )
+        check_choice("matrix_optimizer", self.matrix_optimizer, get_args(MatrixOptimizer))
+        if len(self.snr) != 2 or not -math.inf < self.snr[0] <= self.snr[1] < math.inf:
+            raise UserError(f"snr must be two finite numbers of decibels in ascending order, got {list(self.snr)}")
         if not 0 <= self.seed < 2**63:
             raise UserError(f"seed must lie between 0 and {2**63 - 1}, got {self.seed}")
         if not 0 <= self.clean <= 1 or not 0 <= self.warm_up < 1:
             raise UserError("clean must lie in [0, 1] and warm_up in [0, 1)")
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
         return asdict(self)
 
 
-def recipe_from(settings: Mapping[str, Any]) -> Recipe:
-    """A recipe from plain values; what is not named keeps its default. Raises `UserError` for what is no recipe."""
-    known: dict[str, Any] = {field.name: field.default for field in fields(Recipe)}
-    unknown = sorted(set(settings) - set(known))
-    if unknown:
-        raise UserError(f"a recipe has no {unknown[0]!r}: use {', '.join(known)}")
-    return Recipe(**{name: typed_field(name, value, known[name]) for name, value in settings.items()})
+def recipe_from(settings: Mapping[str, Any]) -> SelectionRecipe:
+    """A recipe from plain values; what is not named keeps its default. Raises `UserError` for bad values."""
+    return record_from(SelectionRecipe, settings)

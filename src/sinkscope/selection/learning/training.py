@@ -1,8 +1,9 @@
 """Train a selection: first the transformer, whole; then gates, codec and transformer together.
 
-    trained = train_selective(Recipe(), load_images("fashion-mnist"), Path("runs/select"), source="fashion-mnist")
+    recipe = SelectionRecipe()
+    trained = train_selective(recipe, load_images("fashion-mnist"), Path("runs/select"), source="fashion-mnist")
 
-A training that was killed goes on from the last pass that was finished and ends with the weights of an unbroken one (on
+A training that was killed resumes after its last finished pass and ends with the weights of an unbroken one (on
 one machine, with one number of threads). Each part has its own optimizers, warm-up and cosine, and the log says what
 the learning rate was.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -27,28 +28,23 @@ from sinkscope.families.model import parse_device
 from sinkscope.files import read_json, write_whole
 from sinkscope.selection.backbones import wrap
 from sinkscope.selection.data import ImageSet, Splits
-from sinkscope.selection.digest import digest
-from sinkscope.selection.learning.drawing import Drawn, draw, steps_in_pass
-from sinkscope.selection.learning.log import Measured, add_row, measure
-from sinkscope.selection.learning.objective import selecting_loss, whole_loss
-from sinkscope.selection.learning.recipe import Recipe, recipe_from
+from sinkscope.selection.learning.log import MeasuredStep, add_row, measure
+from sinkscope.selection.learning.recipe import SelectionRecipe, recipe_from
+from sinkscope.selection.learning.steps import Drawn, draw, selecting_loss, steps_in_pass, whole_loss
 from sinkscope.selection.model import SelectiveViT
-from sinkscope.selection.saved import Trained, load_selective, save_selective
+from sinkscope.selection.saved import Trained, digest, load_selective, save_selective
 from sinkscope.training import checkpoints
-from sinkscope.training.accelerating import accelerator_on
-from sinkscope.training.checkpoints import Progressed
-from sinkscope.training.optimizers import optimizer_pair, schedules
+from sinkscope.training.checkpoints import TrainingProgress
+from sinkscope.training.optimizers import accelerator_on, optimizer_pair, prepare, schedules
 
 RECIPE, MODEL = "recipe.json", "model"
-START = Progressed(step=0, loss=0.0, seconds=0.0)
-Observer = Callable[["Now"], None]
+START = TrainingProgress(step=0, loss=0.0, seconds=0.0)
+Observer = Callable[["StepReport"], None]
 Loss = Callable[[SelectiveViT, Drawn], torch.Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """One part of a training."""
-
     name: str
     passes: int
     rates: float
@@ -57,7 +53,7 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Now:
+class StepReport:
     """Where a training stands, told after every step."""
 
     part: str
@@ -68,8 +64,7 @@ class Now:
     """Of the matrices"""
 
 
-def parts_of(recipe: Recipe) -> list[Part]:
-    """The parts in order."""
+def parts_of(recipe: SelectionRecipe) -> list[Part]:
     selecting = partial(selecting_loss, budget_weight=recipe.budget_weight)
     parts = [
         Part(name="pretraining", passes=recipe.pretraining, rates=1.0, loss=whole_loss),
@@ -78,7 +73,9 @@ def parts_of(recipe: Recipe) -> list[Part]:
     return [part for part in parts if part.passes]
 
 
-def new_model(recipe: Recipe, splits: Splits, start: transformers.PreTrainedModel | None = None) -> SelectiveViT:
+def new_model(
+    recipe: SelectionRecipe, splits: Splits, start: transformers.PreTrainedModel | None = None
+) -> SelectiveViT:
     """A model before its training: a ViT of the recipe's size, or the one to start from."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
@@ -86,7 +83,7 @@ def new_model(recipe: Recipe, splits: Splits, start: transformers.PreTrainedMode
         return SelectiveViT(wrap(network), gates=recipe.gates, split=recipe.split, mode=recipe.mode)
 
 
-def _network(recipe: Recipe, data: ImageSet) -> transformers.ViTForImageClassification:
+def _network(recipe: SelectionRecipe, data: ImageSet) -> transformers.ViTForImageClassification:
     channels, rows, columns = data.shape
     if rows % recipe.patch or columns % recipe.patch:
         raise UserError(f"images of {rows} x {columns} can't be cut into patches of {recipe.patch} x {recipe.patch}")
@@ -107,7 +104,7 @@ def _network(recipe: Recipe, data: ImageSet) -> transformers.ViTForImageClassifi
 
 
 def train_selective(
-    recipe: Recipe,
+    recipe: SelectionRecipe,
     splits: Splits,
     out: Path,
     *,
@@ -140,7 +137,7 @@ def train_selective(
     return load_selective(out / MODEL)
 
 
-def _keep_recipe(recipe: Recipe, source: str, learnt: Mapping[str, str], out: Path) -> None:
+def _keep_recipe(recipe: SelectionRecipe, source: str, learnt: Mapping[str, str], out: Path) -> None:
     """Write the recipe into the folder, or compare it with the one that is there."""
     wanted = {"recipe": json.loads(json.dumps(recipe.to_dict())), "source": source, **learnt}
     file = out / RECIPE
@@ -163,7 +160,7 @@ def _keep_recipe(recipe: Recipe, source: str, learnt: Mapping[str, str], out: Pa
         )
 
 
-def read_recipe(out: Path) -> Recipe | None:
+def read_recipe(out: Path) -> SelectionRecipe | None:
     """The recipe of the training in a folder, None where there is none."""
     try:
         return recipe_from(_kept(out / RECIPE)[1]) if (out / RECIPE).exists() else None
@@ -184,7 +181,7 @@ def _kept(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 def _learn(
     part: Part,
     model: SelectiveViT,
-    recipe: Recipe,
+    recipe: SelectionRecipe,
     splits: Splits,
     out: Path,
     accelerator: Accelerator,
@@ -194,60 +191,41 @@ def _learn(
     folder = out / part.name
     length = steps_in_pass(len(splits.train), recipe.batch)
     steps = part.passes * length
-    optimizers = _optimizers(part, model, recipe)
-    rates = schedules(optimizers, recipe.warm_up, (steps,))
-    run: Any
-    run, *made = accelerator.prepare(model, *optimizers)
-    accelerator.register_for_checkpointing(*rates)
+    made = _optimizers(part, model, recipe)
+    rates = schedules(made, recipe.warm_up, (steps,))
     checkpoint = checkpoints.newest(folder)
     done = START if checkpoint is None else checkpoints.read_progress(checkpoint)
-    if checkpoint is not None:
-        accelerator.load_state(str(checkpoint))
+    run = prepare(accelerator, model, made, rates, largest_norm=recipe.largest_norm, checkpoint=checkpoint)
     for number in range(done.step // length, part.passes):
         total = 0.0
         model.train()
         for step in range(number * length, (number + 1) * length):
             learning_rate = float(rates[0].get_last_lr()[0])
-            total += _step(part, run, recipe, draw(splits.train, recipe, part.name, step), accelerator, made)
+            total += run.step(
+                part.loss(run.network, draw(splits.train, recipe, part.name, step).to(accelerator.device))
+            )
             if not math.isfinite(total):
                 raise UserError(
                     f"the loss of step {step + 1} ({part.name}) is no number; lower matrix_rate, other_rate or "
                     "selecting_rates, and train in another folder"
                 )
-            for schedule in rates:
-                schedule.step()
             if observer is not None:
                 mean = total / (step + 1 - number * length)
-                observer(Now(part=part.name, step=step + 1, steps=steps, loss=mean, learning_rate=learning_rate))
-        row = Measured(
-            part=part.name,
-            number=number + 1,
-            loss=total / length,
-            learning_rate=learning_rate,
-            scores=measure(model, splits.validation, recipe),
+                observer(StepReport(part=part.name, step=step + 1, steps=steps, loss=mean, learning_rate=learning_rate))
+        scores, loss = measure(model, splits.validation, recipe), total / length
+        add_row(
+            out,
+            MeasuredStep(part=part.name, number=number + 1, loss=loss, learning_rate=learning_rate, scores=scores),
         )
-        done = Progressed(step=(number + 1) * length, loss=total / length, seconds=0.0)
-        add_row(out, row)
+        done = TrainingProgress(step=(number + 1) * length, loss=loss, seconds=0.0)
         with checkpoints.saving(folder):
             checkpoints.save(accelerator, folder, done)
 
 
-def _optimizers(part: Part, model: SelectiveViT, recipe: Recipe) -> tuple[Optimizer, Optimizer]:
+def _optimizers(part: Part, model: SelectiveViT, recipe: SelectionRecipe) -> tuple[Optimizer, Optimizer]:
     """Of the matrices of the blocks, and of everything else: embedding, head, gates, codec."""
     matrices = [weight for block in model.backbone.blocks for weight in block.parameters() if weight.ndim == 2]
     theirs = {id(weight) for weight in matrices}
     rest = [weight for weight in model.parameters() if id(weight) not in theirs]
-    scaled = {name: part.rates * getattr(recipe, name) for name in ("matrix_rate", "other_rate")}
-    return optimizer_pair(matrices, rest, replace(recipe, **scaled))
-
-
-def _step(part: Part, model: Any, recipe: Recipe, drawn: Drawn, accelerator: Accelerator, made: Sequence[Any]) -> float:
-    device = accelerator.device
-    moved = Drawn(images=drawn.images.to(device), labels=drawn.labels.to(device), alpha=drawn.alpha, link=drawn.link)
-    loss = part.loss(model, moved)
-    accelerator.backward(loss)
-    accelerator.clip_grad_norm_(model.parameters(), recipe.largest_norm)
-    for optimizer in made:
-        optimizer.step()
-        optimizer.zero_grad()
-    return float(loss.detach())
+    rates = part.rates * recipe.matrix_rate, part.rates * recipe.other_rate
+    return optimizer_pair(matrices, rest, recipe.matrix_optimizer, rates, recipe.weight_decay)
