@@ -29,8 +29,7 @@ from sinkscope.decoding import Decoding, Denoising
 from sinkscope.errors import UserError
 from sinkscope.evaluation.conditions import KeysCondition
 from sinkscope.families.model import parse_device, parse_dtype
-from sinkscope.interventions import MaskSinks
-from sinkscope.sinks import SinkRule, TopK, read_rule
+from sinkscope.interventions import MaskSinks, read_keys
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,19 +138,11 @@ def _harness_words(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _masking(values: dict[str, Any], seed: int) -> MaskSinks | None:
     if "mask" in values:
-        return MaskSinks(_keys(values.pop("mask")), **values, seed=seed)
+        return MaskSinks(read_keys(values.pop("mask")), **values, seed=seed)
     if values:
         name = next(iter(values))
         raise UserError(f"model argument {name} says how keys are masked, not which; add mask=top-k:5, or {_RULE}")
     return None
-
-
-def _keys(spec: str) -> SinkRule | int:
-    """As published, top-K is a number of keys, and 0 of them masks nothing."""
-    if spec.replace(" ", "") in ("top-k:0", "top-k:k=0"):
-        return 0
-    rule = read_rule(spec)
-    return rule.k if isinstance(rule, TopK) else rule
 
 
 def _compression(values: dict[str, Any], seed: int) -> Compress | None:
