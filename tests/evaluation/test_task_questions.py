@@ -24,8 +24,8 @@ QUESTIONS: list[dict[str, Any]] = [
         "context": "The key of amber is 12.",
     },
     {
-        "prompt": "The key of amber is 7. What is the key of amber? =>", "answer": "7", "context": "The key of amber is 7.",
-        "gen_length": 9,
+        "prompt": "The key of amber is 7. What is the key of amber? =>", "answer": "7",
+        "context": "The key of amber is 7.", "gen_length": 9,
     },
 ]  # fmt: skip
 
@@ -76,10 +76,9 @@ def test_the_same_question_twice_is_asked_once(tmp_path: Path) -> None:
 
 def test_settings_know_the_questions_and_not_their_file_alone(twin: Model, tmp_path: Path) -> None:
     """Cells of a file that was edited must not be taken over."""
-    found = []
     first, second = ({**one, "gen_length": 4} for one in QUESTIONS[:2])
-    for question in (first, second, {**first, "answer": "91"}, {**first, "check": "exact"}):
-        found.append(find_measure(str(written(tmp_path, question)), MeasureOptions())(twin).settings())
+    asked = (first, second, {**first, "answer": "91"}, {**first, "check": "exact"})
+    found = [find_measure(str(written(tmp_path, one)), MeasureOptions())(twin).settings() for one in asked]
     assert len({json.dumps(one, sort_keys=True, default=str) for one in found}) == 4
     with pytest.raises(UserError, match="the context is 64; shorten it, or write a smaller gen_length"):
         find_measure(str(written(tmp_path, {**first, "gen_length": 60})), MeasureOptions())(twin)
