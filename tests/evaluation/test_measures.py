@@ -13,6 +13,7 @@ from sinkscope.evaluation.infilling import infilling_accuracy
 from sinkscope.evaluation.measuring import KeysMeasure
 from sinkscope.evaluation.perplexity import perplexity
 from sinkscope.evaluation.texts import little_texts, prose, reactions
+from sinkscope.experiments.eviction import EvictionGrid, compress_caches, nothing_dropped, verdicts
 from sinkscope.experiments.masking import MaskingGrid, ablate
 from sinkscope.families import Model, load_model
 from sinkscope.interventions import MaskSinks
@@ -150,3 +151,37 @@ def test_a_refusal_names_the_text(twin: Model, tmp_path: Path) -> None:
     measure = measured("infilling-0.3", twin, texts=str(file))
     with pytest.raises(UserError, match=rf"7 keys can't be masked .*\(text 1 of {file}\)"):
         measure.check(KeysCondition(MaskSinks(7, detect="same", first_step=0)))
+
+
+@pytest.mark.filterwarnings("ignore::sinkscope.errors.TrainedLengthWarning")
+@pytest.mark.parametrize(
+    ("kind", "task", "point"),
+    [
+        ("twin-dlm", "infilling-0.5", "block"),
+        ("twin-adapted", "infilling-0.5", "block"),
+        ("twin-ar", "perplexity", "context"),
+        ("twin-ar", "continuations", "context"),
+        ("twin-adapted", "likelihood-copy", "block"),
+    ],
+)
+def test_texts_are_measured_with_keys_dropped_beside_a_run_with_all_of_them(
+    twin_folders: dict[str, Path], kind: str, task: str, point: str
+) -> None:
+    model = load_model(twin_folders[kind], device="cpu")
+    examples = Examples(n=4, seed=2, max_example_tokens=40, batch_size=3)
+    measure = find_measure(task, MeasureOptions(examples=examples, cached=True))(model)
+    grid = EvictionGrid(scorers=("key-norm", "random"), budgets=(1.0, 0.5, 1000))
+    whole, half, everything, *_ = cells = compress_caches([measure], grid)
+    plain = find_measure(task, MeasureOptions(examples=examples))(model)
+    alone = plain.run(KeysCondition(), lambda _: None).outcome
+    assert {cell.condition.point for cell in cells} == {point} and plain.point is None
+    for cell in (whole, everything):
+        np.testing.assert_allclose(cell.outcome.numerators, alone.numerators, rtol=1e-4)
+        np.testing.assert_array_equal(cell.outcome.denominators, alone.denominators)
+        assert cell.stats["kept"] == 1
+    assert nothing_dropped(everything) and 0.5 <= half.stats["kept"] < 0.6
+    assert half.stats["tokens"] == whole.stats["tokens"] > 0 and half.stats["removed"] is None
+    if measure.better == "low":
+        assert not np.allclose(half.outcome.numerators, whole.outcome.numerators, rtol=1e-3)
+    [said] = [one for one in verdicts(cells) if "key-norm is" in str(one)]
+    assert said.where.startswith(f"{model.name}, {task}")

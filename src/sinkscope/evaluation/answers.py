@@ -306,10 +306,8 @@ class ExactAnswers(KeysMeasure):
         context, longest = self.model.family.max_length, max(len(one.prompt) for one in questions)
         answer = self.decoding.new_tokens
         if longest + answer > context:
-            advice = "name smaller --max-example-tokens"
-            if "lengths" in self.drawn:
-                advice = "name smaller --lengths"
-            elif "questions" in self.drawn:
+            advice = f"name smaller {'--lengths' if 'lengths' in self.drawn else '--max-example-tokens'}"
+            if "questions" in self.drawn:
                 advice = "shorten it, or write a smaller gen_length in the first line of its file"
             raise UserError(
                 f"an example of {longest} tokens and its answer of {answer} make {longest + answer}, the context is "

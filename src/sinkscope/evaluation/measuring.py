@@ -132,12 +132,6 @@ def grid_work(
     return [Work(stated[id(one.model)], one, conditions(one)) for one in measures]
 
 
-def not_dropping(condition: KeysCondition, task: str) -> None:
-    """Raise `UserError` for a condition that drops keys, of a measure that reads without a cache."""
-    if condition.compression is not None:
-        raise UserError(f"{task} is read without a cache here, so there are no keys to drop")
-
-
 def removal_of(stats: Mapping[str, Any]) -> dict[str, float | None] | None:
     """What was masked, from a cell's stats."""
     found: dict[str, float | None] | None = stats["removed"]
