@@ -1,6 +1,6 @@
 """What watching costs: whole generations with and without it, in time and in memory (see `generations.py`).
 
-    python benchmarks/capture.py                                    # the table of docs/watching.md
+    python benchmarks/capture.py                                    # the table of docs/results/costs.md
     python benchmarks/capture.py --lengths 1024 4096 --layers 32 --width 4096 --heads 32 --hidden 12288 \\
         --dtypes bfloat16 --device cuda --batch 1 4                 # LLaDA-8B's shape on a GPU
 """

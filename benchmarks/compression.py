@@ -1,6 +1,6 @@
 """What dropping keys saves: bytes of the cache, memory, and speed of decoding, at shares kept from 1 to 0.1.
 
-    python benchmarks/compression.py                                    # the table of docs/compression.md
+    python benchmarks/compression.py                                    # the table of docs/results/costs.md
     python benchmarks/compression.py --device cuda --dtype bfloat16 --layers 32 --width 4096 --heads 32 --kv-heads 8
 
 Every run is a process of its own: a random autoregressive network reads a context, keys are dropped from it, and 32

@@ -1,6 +1,6 @@
 """What masking costs: whole generations in which keys are masked over plain ones (see `generations.py`).
 
-    python benchmarks/intervention.py                                # the table of docs/interventions.md
+    python benchmarks/intervention.py                                # the table of docs/results/costs.md
     python benchmarks/intervention.py --device cuda --dtypes bfloat16 --layers 32 --width 4096 --heads 32 --hidden 12288
 
 The additive way is the mask that others write: a mask (batch, head, query, key) added to the scores of eager attention,

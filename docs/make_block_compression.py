@@ -1,4 +1,4 @@
-"""Measure what dropping keys from the block cache of `twin-dlm` costs, and print the tables of docs/compression.md.
+"""Measure what dropping keys from the block cache of `twin-dlm` costs; print the tables of docs/results/compression.md.
 
     OMP_NUM_THREADS=1 python docs/make_block_compression.py
 

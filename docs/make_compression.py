@@ -1,4 +1,4 @@
-"""Measure what dropping keys costs `twin-ar`, for the tables and pictures of docs/compression.md, with its commands.
+"""Measure what dropping keys costs `twin-ar`, for the tables and pictures of docs/results/compression.md, by command.
 
     OMP_NUM_THREADS=1 python docs/make_compression.py
 
@@ -43,7 +43,7 @@ def print_table(task: str, rows: Sequence[Row]) -> None:
     print(f"\n| {task}; all keys {share_of([plain])} | {' | '.join(ratios)} |\n|---|{'---|' * len(ratios)}")
     cells = defaultdict[tuple[str, str], list[Row]](list)
     for row in rows:
-        cells[f"{row['scorer']}, {row['around']}".removesuffix(", "), row["kept"]].append(row)
+        cells[f"{row['scorer']}, {row['exceptions']}".removesuffix(", "), row["kept"]].append(row)
     for scorer in dict.fromkeys(name for name, _ in cells if name != "all keys"):
         print(f"| {scorer} | {' | '.join(share_of(cells[scorer, ratio]) for ratio in ratios)} |")
 

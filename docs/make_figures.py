@@ -32,7 +32,7 @@ def main() -> None:
         f"trace twin-dlm --prompts {problems} --gen-length 12 --block-length 4 --map-steps 2,3 --out {RUNS}/dlm.zarr"
     )
     sinkscope(
-        "ablate twin-ar twin-dlm --task passkey --strongest 0,1,2,5 --first 1 --control random,equal-mass,lowest "
+        "ablate twin-ar twin-dlm --task passkey --strongest 1,2,5 --rule first:1 --control random,equal-mass,lowest "
         f"--n 100 --out {RUNS}/grid"
     )
     logs = " ".join(f"--log {name}" for name in TWINS)

@@ -1,4 +1,4 @@
-"""Run the grids of docs/interventions.md with its commands, and print its tables.
+"""Run the grids of docs/results/interventions.md with its commands, and print its tables.
 
     OMP_NUM_THREADS=1 python docs/make_interventions.py                     # all of them
     OMP_NUM_THREADS=1 python docs/make_interventions.py passkey copy

@@ -1,4 +1,4 @@
-"""Record the traces of docs/key-norms.md, print its tables and draw its pictures, with the commands that it shows.
+"""Record the traces of docs/results/key-norms.md, print its tables and draw its pictures, with the page's commands.
 
     python docs/make_key_norms.py
 

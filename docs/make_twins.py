@@ -1,4 +1,4 @@
-"""Print the tables of docs/twins.md and docs/demo.md: scores, and where the twins' attention goes in their demo.
+"""Print the tables of docs/results/twins.md and demo.md: scores, and where the twins' attention goes in their demo.
 
     OMP_NUM_THREADS=1 python docs/make_twins.py
 

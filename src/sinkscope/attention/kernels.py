@@ -10,7 +10,7 @@ which adds what it needs and forgets the rows. The kernels differ in where the o
   choice where SDPA runs a fused kernel that is far faster than chunks of torch operations (GPUs), or where not one bit
   may change.
 
-`docs/watching.md` gives measured costs.
+`docs/results/costs.md` gives measured costs.
 """
 
 from collections.abc import Callable, Iterator
