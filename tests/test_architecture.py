@@ -22,9 +22,11 @@ ORDER = (
     "interventions",
     "compression",
     "language",
+    "grids",
     "evaluation",
     "training",
     "selection",
+    "experiments",
     "report",
     "cli",
 )
@@ -141,6 +143,25 @@ def test_functions_and_classes_are_small() -> None:
     }
     assert len(methods) > 60
     assert {name: count for name, count in methods.items() if count > 10} == {}
+
+
+def test_no_two_public_classes_have_one_name() -> None:
+    """A protocol and its room's own word apart, a name says one thing in the whole house."""
+    found: dict[str, list[str]] = {}
+    for path, node in of_kind(ast.ClassDef):
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            found.setdefault(node.name, []).append(str(path.relative_to(SOURCE)))
+    assert len(found) > 200
+    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
+
+
+def test_no_file_merely_registers() -> None:
+    """A register stands with what it holds: a file that makes one also defines something that is filed in it."""
+    for path, tree in TREES.items():
+        made = [call for name, call in calls(tree) if name.startswith(("Register", "Names"))]
+        if made and path.name != "discovery.py":
+            defined = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+            assert defined, f"{path} makes a register and defines nothing"
 
 
 def _special(name: str) -> bool:

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sinkscope.selection.grid.reading import read_rows
 
 from sinkscope.cli.select.opening import read_table
 from sinkscope.errors import UserError
+from sinkscope.evaluation.tasks import read_questions
+from sinkscope.experiments.eviction import read_evictions
+from sinkscope.experiments.masking import read_maskings
+from sinkscope.experiments.patches import read_selections
 from sinkscope.families.packaged import find_packaged
 from sinkscope.files import parse_json
 from sinkscope.report.figures import read_training
@@ -32,7 +35,10 @@ READERS: tuple[tuple[str, Callable[[Path], object]], ...] = (
     ("scores.json", read_scores),
     ("selection.json", load_selective),
     ("log.jsonl", read_passes),
-    ("cells.jsonl", read_rows),
+    ("cells.jsonl", read_selections),
+    ("cells.jsonl", read_maskings),
+    ("cells.jsonl", read_evictions),
+    ("mine.jsonl", lambda folder: read_questions(folder / "mine.jsonl")),
     ("table.json", lambda folder: read_table(folder / "table.json")),
 )
 CONTENTS = (

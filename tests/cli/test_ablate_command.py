@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from cli_runs import Command
 
+from sinkscope.interventions import CONTROLS
+
 
 @pytest.fixture
 def twin(twin_folders: dict[str, Path]) -> Path:
@@ -13,7 +15,10 @@ def twin(twin_folders: dict[str, Path]) -> Path:
 
 
 def test_a_grid_is_run_kept_and_taken_up_again(sinkscope: Command, twin: Path, tmp_path: Path) -> None:
-    options = "--task copy --n 4 --max-example-tokens 24 --strongest 0,2 --rule first:1,excess:epsilon=2 --control random,lowest"
+    options = (
+        "--task copy --n 4 --max-example-tokens 24 --strongest 0,2 --rule first:1,excess:epsilon=2 "
+        "--control random,lowest"
+    )
     given = ("ablate", twin, *options.split(), "--out", tmp_path / "grid")
     found = sinkscope(*given, "--json").document
     assert [(cell["keys"], cell["masked"]) for cell in found["cells"]] == [
@@ -56,7 +61,7 @@ def test_controls_may_be_none(sinkscope: Command, twin: Path) -> None:
 
 
 def test_needles_are_found_with_sinks_masked(sinkscope: Command, twin_folders: dict[str, Path]) -> None:
-    given = ("--task", "needle", "--lengths", "20", "--depths", "0,1", "--n", 2, "--strongest", 1, "--json")
+    given = ("--task", "needle", "--lengths", "32", "--depths", "0,1", "--n", 2, "--strongest", 1, "--json")
     found = sinkscope("ablate", twin_folders["twin-ar"], *given).document
     assert {(cell["task"], cell["n"]) for cell in found["cells"]} == {("needle", 2)}
     assert found["cells"][1]["keys_cut"] == pytest.approx(1)
@@ -84,10 +89,12 @@ def test_keys_are_masked_over_a_cache_that_drops(sinkscope: Command, twin_folder
 
 
 def test_questions_of_ones_own_and_a_control_of_ones_own(
-    sinkscope: Command, twin_folders: dict[str, Path], tmp_path: Path
+    sinkscope: Command, twin_folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(CONTROLS, "_things", dict(CONTROLS))
     (tmp_path / "mine.jsonl").write_text(
-        '{"prompt": "What has Ann? =>", "answer": "ball", "gen_length": 4}\n{"prompt": "What has Bo? =>", "answer": "cup"}\n'
+        '{"prompt": "What has Ann? =>", "answer": "ball", "gen_length": 4}\n'
+        '{"prompt": "What has Bo? =>", "answer": "cup"}\n'
     )
     (tmp_path / "latest.py").write_text(PLUGIN)
     given = ("ablate", twin_folders["twin-dlm"], "--task", tmp_path / "mine.jsonl", "--strongest", 1, "--json")
@@ -109,5 +116,6 @@ class FirstKeys(Control):
 
     def choose(self, situation: Situation) -> torch.Tensor:
         places = torch.arange(situation.received.shape[-1], device=situation.received.device)
-        return lowest_ranked(places.expand_as(situation.received).double(), situation.candidates, situation.sinks.sum(-1))
+        order = places.expand_as(situation.received).double()
+        return lowest_ranked(order, situation.candidates, situation.sinks.sum(-1))
 '''

@@ -15,7 +15,7 @@ from sinkscope.evaluation.answers import ExactAnswers
 from sinkscope.evaluation.conditions import KeysCondition
 from sinkscope.experiments import masking, masking_table
 from sinkscope.experiments.masking import KeysCell, MaskingGrid
-from sinkscope.grids import Cell, Outcome, Progress
+from sinkscope.grids import Cell, GridProgress, Outcome
 
 SETTINGS = {
     "model": {"name": "some-model", "revision": None, "dtype": "torch.float32", "device": "cpu"},
@@ -160,15 +160,17 @@ def test_the_bar_shows_cells_examples_and_time_from_the_start(monkeypatch: pytes
     screen = io.StringIO()
     monkeypatch.setattr(console, "err", Console(file=screen, force_terminal=True, width=120))
     with grid_progress(quiet=False) as observe:
-        observe(Progress(cells_done=0, cells=7, cell="m copy", examples_done=0, examples=350, seconds_left=None))
+        observe(GridProgress(cells_done=0, cells=7, cell="m copy", examples_done=0, examples=350, seconds_left=None))
     first = screen.getvalue()
     assert "0/7" in first and "0/350" in first and "known after the first batch" in first
     with grid_progress(quiet=False) as observe:
-        observe(Progress(cells_done=2, cells=7, cell="m copy", examples_done=101, examples=350, seconds_left=4210.0))
+        observe(
+            GridProgress(cells_done=2, cells=7, cell="m copy", examples_done=101, examples=350, seconds_left=4210.0)
+        )
     assert "101/350" in screen.getvalue() and "about 1 h 10 min left" in screen.getvalue()
     screen.truncate(0)
     with grid_progress(quiet=True) as observe:
-        observe(Progress(cells_done=0, cells=7, cell="m copy", examples_done=0, examples=350, seconds_left=None))
+        observe(GridProgress(cells_done=0, cells=7, cell="m copy", examples_done=0, examples=350, seconds_left=None))
     assert screen.getvalue().strip("\x00") == ""
 
 

@@ -8,6 +8,7 @@ from cli_runs import Command
 from rich.console import Console
 
 from sinkscope.cli import console
+from sinkscope.compression import SCORERS
 from sinkscope.evaluation.answers import ExactAnswers
 from sinkscope.evaluation.conditions import KeysCondition
 
@@ -27,7 +28,10 @@ def text(tmp_path: Path) -> Path:
 
 
 def test_a_grid_is_run_kept_and_taken_up_again(sinkscope: Command, twin: Path, tmp_path: Path) -> None:
-    options = "--task passkey --n 4 --max-example-tokens 20 --scorer key-norm,snapkv:window=4,random --ratio 1,0.5 --tokens 4 --draws 2"
+    options = (
+        "--task passkey --n 4 --max-example-tokens 20 --scorer key-norm,snapkv:window=4,random --ratio 1,0.5 "
+        "--tokens 4 --draws 2"
+    )
     given = (
         "compress",
         twin,
@@ -108,7 +112,10 @@ def test_a_narrow_terminal_gets_a_leaner_table(sinkscope: Command, twin: Path, m
 
 
 def test_diffusion_models_use_their_block_cache(sinkscope: Command, twin_folders: dict[str, Path]) -> None:
-    options = "--task passkey --n 3 --max-example-tokens 20 --scorer key-norm,random --ratio 0.5 --cache prefix --block-length 2 --json"
+    options = (
+        "--task passkey --n 3 --max-example-tokens 20 --scorer key-norm,random --ratio 0.5 --cache prefix "
+        "--block-length 2 --json"
+    )
     found = sinkscope("compress", twin_folders["twin-dlm"], *options.split()).document
     assert {(one["when"], one["cache"], one["block_length"]) for one in found["cells"]} == {("block", "prefix", 2)}
     assert found["notes"] == ["passkey: what each block's first pass commits comes from the whole cache (--when block)"]
@@ -184,7 +191,8 @@ def test_diffusion_models_fill_masks_over_a_cache(sinkscope: Command, twin_folde
     assert kept[0] == kept[3] == 1 and all(0.5 <= share < 0.6 for share in (*kept[1:3], *kept[4:]))
 
 
-def test_a_scorer_of_ones_own(sinkscope: Command, twin: Path, tmp_path: Path) -> None:
+def test_a_scorer_of_ones_own(sinkscope: Command, twin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SCORERS, "_things", dict(SCORERS))
     (tmp_path / "mine.py").write_text(PLUGIN)
     given = ("compress", twin, "--task", "passkey", "--n", 2, "--max-example-tokens", 20, "--ratio", 0.5, "--json")
     scorers = ("--scorer", "latest:weight=2,random", "--mask", "top-k:1")

@@ -30,13 +30,26 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_json_is_what_the_library_measures(sinkscope: Command, folder: Path) -> None:
-    given = ("--task", "passkey", "--task", "sort", "--n", 5, "--seed", 3, "--room", 40, "--batch-size", 2)
+    given = (
+        "--task",
+        "passkey",
+        "--task",
+        "sort",
+        "--n",
+        5,
+        "--seed",
+        3,
+        "--max-example-tokens",
+        40,
+        "--batch-size",
+        2,
+    )
     found = sinkscope("evaluate", folder, *given, "--device", "cpu", "--json").document
     model = load_model(folder, device="cpu")
     assert found["model"] == {"name": str(folder), "revision": None, "dtype": "torch.float32", "device": "cpu"}
     assert found["versions"]["torch"] == version("torch") and "transformers" in found["versions"]
     for shown, name in zip(found["scores"], ("passkey", "sort"), strict=True):
-        wanted: dict[str, Any] = evaluate(model, name, n=5, seed=3, room=40, batch_size=2).to_dict()
+        wanted: dict[str, Any] = evaluate(model, name, n=5, seed=3, max_example_tokens=40, batch_size=2).to_dict()
         assert shown.pop("seconds") > 0
         assert Decoding(**shown.pop("settings")) == Decoding(**wanted.pop("settings"))
         wanted.pop("seconds")
@@ -51,7 +64,7 @@ def test_all_tasks_of_the_little_language_by_default(sinkscope: Command, folder:
     assert named == list(LITTLE)
     assert "95 % interval" in shown
     assert "0.000 to 0.658" in shown  # none of two
-    assert "seed 0, room 64" in shown
+    assert "seed 0, at most 64 tokens" in shown
 
 
 def test_memory_that_runs_out_is_told(sinkscope: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +83,7 @@ def test_tasks_are_named_once(sinkscope: Command, folder: Path) -> None:
 
 def test_help_names_the_tasks(sinkscope: Command) -> None:
     shown = "".join(sinkscope("evaluate", "--help").table.split())
-    assert all(name in shown for name in (*LITTLE, "--batch-size", "--room", "--seed"))
+    assert all(name in shown for name in (*LITTLE, "--batch-size", "--max-example-tokens", "--seed"))
 
 
 @pytest.mark.parametrize(
@@ -79,8 +92,8 @@ def test_help_names_the_tasks(sinkscope: Command) -> None:
         (("--task", "copy", "--task", "riddles"), "unknown task 'riddles': use one of arithmetic-1, "),
         (("--n", 0), "--n"),
         (("--batch-size", 0), "--batch-size"),
-        (("--room", 0), "--room"),
-        (("--room", 300), "the context is 96"),
+        (("--max-example-tokens", 0), "--max-example-tokens"),
+        (("--max-example-tokens", 300), "the context is 96"),
     ],
 )
 def test_what_is_refused(sinkscope: Command, folder: Path, options: tuple[object, ...], message: str) -> None:

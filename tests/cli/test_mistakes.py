@@ -132,11 +132,7 @@ MISTAKES: dict[str, tuple[str, Rows]] = {
         ("--control lowest --draws 2", "--draws is of random controls"),
         ("--mask-layers 9", "no layer 9"),
         ("--mask-queries nobody", "unknown group of queries 'nobody'"),
-        ("--task chess", "unknown task 'chess'"),
         ("--texts prose", "copy has examples of its own"),
-        ("--task infilling-0.3 --texts nowhere.txt", "No such file or directory"),
-        ("--task infilling-half", "the ratio must be a number"),
-        ("--task infilling-0.3", "--detect same --first-step 0"),
         ("--first-step 40", "nothing would be masked"),
         ("--resume", "--resume needs --out"),
         ("--cache dual", "--cache is of caches, and no keys are dropped here (--drop)"),
@@ -146,6 +142,12 @@ MISTAKES: dict[str, tuple[str, Rows]] = {
         ("--drop key-norm --when decode", "--when decode and --prune-after go together"),
         ("--plugin {prompts}", "is no Python file"),
         ("--plugin {new}", "is no file; name a Python file"),
+    ]),
+    "ablate {twin} --n 2": ("--max-example-tokens 24", [
+        ("--task infilling-0.3 --texts nowhere.txt", "No such file or directory"),
+        ("--task infilling-half", "the ratio must be a number"),
+        ("--task infilling-0.3", "--detect same --first-step 0"),
+        ("--task chess", "unknown task 'chess'"),
     ]),
     "ablate {twin_ar}": ("--task copy --n 2 --max-example-tokens 24", [
         ("--control mask-matched --strongest 1", "needs mask tokens"),
@@ -176,6 +178,8 @@ MISTAKES: dict[str, tuple[str, Rows]] = {
         ("--resume", "--resume needs --out"),
         ("--mask-control random", "--mask-control says how to mask, but not what"),
         ("--task chess", "unknown task 'chess'"),
+    ]),
+    "compress no-model": ("--scorer random", [
         ("--task needle --depths 2", "depths lie between 0"),
         ("--task needle --lengths long", "--lengths takes whole numbers"),
         ("--task continuations --texts nowhere.txt", "No such file"),
@@ -276,7 +280,7 @@ MISTAKES: dict[str, tuple[str, Rows]] = {
                      " --set gates=[1,2] --set split=3", [
         ("--mode sharp", "unknown mode 'sharp': use one of"),
         ("--channel wire", "unknown channel 'wire': use one of"),
-        ("--set colour=1", "no 'colour'"),
+        ("--set colour=1", "a recipe has no colour; its fields are "),
         ("--data shoes", "shoes"),
         ("--start nowhere/at/all", "can't be read as a vision transformer"),
         ("--set patch=3", "patches of 3"),

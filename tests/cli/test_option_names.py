@@ -72,7 +72,8 @@ def test_helps_and_mistakes_in_options_import_no_large_library() -> None:
         ["bogus"], ["sinks", "./nowhere"], ["sinks", "t", "--group", "moon"],
         ["generate", "./nowhere", "--prompt", "a"],
         ["trace", "m", "--out", "t", "--prompt", "a", "--dtype", "int8"], ["ablate", "m", "--task", "moon"],
-        ["ablate", "m", "--task", "copy", "--rule", "moon:k=3"], ["compress", "m", "--task", "copy", "--scorer", "moon"],
+        ["ablate", "m", "--task", "copy", "--rule", "moon:k=3"],
+        ["compress", "m", "--task", "copy", "--scorer", "moon"],
         ["report", "./nowhere"], ["figures", "./nowhere"], ["evaluate", "m", "--n", "0"],
         ["ablate", "./nowhere", "--task", "copy"], ["info", "./nowhere"],
     ]  # fmt: skip

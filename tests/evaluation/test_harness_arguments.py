@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sinkscope.compression import Compress, KeyNorm, Protect, Random, SkipLayers, SnapKV, Tokens
 from sinkscope.decoding import Denoising
 from sinkscope.errors import UserError
-from sinkscope.evaluation.harness.arguments import ARGUMENTS, read_arguments
+from sinkscope.evaluation.harness.arguments import ARGUMENTS, PRESETS, read_arguments, read_value
 from sinkscope.evaluation.harness.model import SinkscopeLM
-from sinkscope.evaluation.harness.presets import PRESETS
-from sinkscope.evaluation.harness.values import read_value
 from sinkscope.interventions import MaskSinks
 from sinkscope.sinks import Excess, First, ZScore
 
@@ -66,49 +65,87 @@ def test_values_of_another_kind_are_refused(value: Any, hint: Any) -> None:
 def test_arguments_become_the_settings_of_decoding_and_masking() -> None:
     read = read_arguments(
         {
-            "pretrained": "somewhere", "batch_size": "6", "dtype": "auto", "seed": 4, "mc_num": 16, "top_k": 5,
+            "pretrained": "somewhere", "batch_size": "6", "dtype": "auto", "seed": 4, "mc_num": 16,
+            "mask": "top-k:5",
             "control": "random", "detect": "same", "first_step": 0, "layers": [1, 2], "how": "values",
-            "sampling_top_k": 9, "steps": None, "gen_length": 24, "cfg_scale": 1,
+            "top_k": 9, "temperature": 1, "steps": None, "gen_length": 24, "cfg_scale": 1,
         }
     )  # fmt: skip
-    assert read.masking == MaskSinks(
+    assert read.condition.intervention == MaskSinks(
         5, control="random", detect="same", first_step=0, layers=(1, 2), how="values", seed=4
     )
-    assert dict(read.decoding) == {"top_k": 9, "steps": None, "gen_length": 24, "cfg_scale": 1.0}
+    assert dict(read.decoding) == {
+        "top_k": 9, "temperature": 1.0, "steps": None, "gen_length": 24, "cfg_scale": 1.0,
+    }  # fmt: skip
     assert (read.batch_size, read.dtype, read.seed, read.mc_num, read.cfg_scale) == (6, None, 4, 16, 1.0)
 
 
 @pytest.mark.parametrize(
-    ("given", "keys"),
+    ("spec", "keys"),
     [
-        ({"rule": "excess", "epsilon": 4, "scale": "percent"}, Excess(epsilon=4.0, scale="percent")),
-        ({"rule": "first", "k": 2.0}, First(k=2)),
-        ({"rule": "zscore", "k": 2.5}, ZScore(k=2.5)),
-        ({"top_k": 0}, 0),
+        ("excess:epsilon=4;scale=percent", Excess(epsilon=4.0, scale="percent")),
+        ("first:2", First(k=2)),
+        ("zscore:2.5", ZScore(k=2.5)),
+        ("top-k:5", 5),
+        ("top-k:0", 0),
     ],
 )
-def test_keys_are_a_number_or_a_rule_with_its_parameters(given: dict[str, Any], keys: Any) -> None:
-    masking = read_arguments({"pretrained": "x", **given}).masking
+def test_keys_to_mask_are_a_rule_and_of_the_strongest_a_number(spec: str, keys: Any) -> None:
+    masking = read_arguments({"pretrained": "x", "mask": spec}).condition.intervention
     assert masking is not None and masking.keys == keys
-    assert read_arguments({"pretrained": "x"}).masking is None
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"drop": "key-norm", "budget": "ratio:0.5"}, Compress("key-norm", 0.5, seed=4)),
+        ({"drop": "key-norm", "budget": 0.25}, Compress("key-norm", 0.25, seed=4)),
+        ({"drop": "random", "budget": "tokens:9"}, Compress(Random(), Tokens(9), seed=4)),
+        ({"drop": "random", "budget": 9}, Compress(Random(), Tokens(9), seed=4)),
+        ({"drop": "snapkv:window=16;kernel=5"}, Compress(SnapKV(window=16, kernel=5), 0.5, seed=4)),
+        (
+            {"drop": "key-norm", "budget": "1.0", "skip_layers": [0, 1], "protect_first": 2},
+            Compress(Protect(KeyNorm(), first=2), SkipLayers(1.0, (0, 1)), seed=4),
+        ),
+        (
+            {"drop": "key-norm", "when": "decode", "prune_after": 7},
+            Compress("key-norm", 0.5, when="decode", prune_after=7, seed=4),
+        ),
+    ],
+)
+def test_keys_to_drop_are_a_scorer_and_a_budget(given: dict[str, Any], expected: Compress) -> None:
+    assert read_arguments({"pretrained": "x", "seed": 4, **given}).condition.compression == expected
+
+
+def test_without_specs_nothing_is_masked_or_dropped() -> None:
+    condition = read_arguments({"pretrained": "x"}).condition
+    assert condition.intervention is None and condition.compression is None
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
         ({}, "needs pretrained=MODEL"),
-        ({"pretrained": "twin-ar", "topk": 5}, "unknown model argument 'topk'; did you mean top_k?"),
-        ({"pretrained": "twin-ar", "top_k": "five"}, "model argument top_k='five': wanted a whole number"),
-        ({"pretrained": "twin-ar", "top_k": -1}, "at least 0, got -1"),
-        ({"pretrained": "twin-ar", "control": "random"}, "add top_k=5, or rule=excess"),
-        ({"pretrained": "twin-ar", "epsilon": 3}, "epsilon is of a sink rule"),
-        ({"pretrained": "twin-ar", "rule": "excess", "top_k": 2}, "both say which keys"),
-        ({"pretrained": "twin-ar", "rule": "exces"}, "unknown sink rule 'exces'"),
-        ({"pretrained": "twin-ar", "rule": "excess", "value": 1}, "rule 'excess' has no parameter 'value'"),
-        ({"pretrained": "twin-ar", "top_k": 1, "control": "rand"}, "unknown control 'rand'"),
-        ({"pretrained": "twin-ar", "top_k": 1, "detect": "later"}, "unknown detect 'later'"),
-        ({"pretrained": "twin-ar", "top_k": 1, "control": "mask-matched"}, "needs mask tokens, twin-ar has none"),
-        ({"pretrained": "twin-ar", "top_k": 1, "classes": "mask"}, "no mask token"),
+        ({"pretrained": "twin-ar", "genlength": 5}, "unknown model argument 'genlength'; did you mean gen_length?"),
+        ({"pretrained": "twin-ar", "rule": "excess"}, "did you mean mask=excess:epsilon=3;scale=sum?"),
+        ({"pretrained": "twin-ar", "scorer": "key-norm"}, "did you mean drop=key-norm?"),
+        ({"pretrained": "twin-ar", "kept_tokens": 9}, "did you mean budget=tokens:256?"),
+        ({"pretrained": "twin-ar", "top_k": 5}, "needs a temperature too; sinks are masked by mask=top-k:5"),
+        ({"pretrained": "twin-ar", "mask": 5}, "unknown sink rule '5'"),
+        ({"pretrained": "twin-ar", "mask": "top-k:five"}, "takes a whole number, got 'five'"),
+        ({"pretrained": "twin-ar", "mask": "exces"}, "unknown sink rule 'exces'"),
+        ({"pretrained": "twin-ar", "mask": "excess:value=1"}, "rule 'excess' has no parameter 'value'"),
+        ({"pretrained": "twin-ar", "control": "random"}, "add mask=top-k:5, or mask=excess"),
+        ({"pretrained": "twin-ar", "mask": "top-k:1", "control": "rand"}, "unknown control 'rand'"),
+        ({"pretrained": "twin-ar", "mask": "top-k:1", "detect": "later"}, "unknown detect 'later'"),
+        ({"pretrained": "twin-ar", "mask": "top-k:1", "control": "mask-matched"}, "needs mask tokens"),
+        ({"pretrained": "twin-ar", "mask": "top-k:1", "classes": "mask"}, "no mask token"),
+        ({"pretrained": "nowhere", "budget": 0.5}, "budget says how keys are dropped, not which; add drop=key-norm"),
+        ({"pretrained": "nowhere", "drop": "key-norm", "budget": "ratio:0"}, "must lie above 0"),
+        ({"pretrained": "nowhere", "drop": "key-norm", "budget": "half"}, "a budget is ratio:0.5 or tokens:256, say"),
+        ({"pretrained": "nowhere", "drop": "lowest"}, "unknown scorer 'lowest'"),
+        ({"pretrained": "nowhere", "drop": "key-norm", "when": "decode"}, "needs prune_after"),
+        ({"pretrained": "twin-dlm", "drop": "key-norm"}, "so add cache=dual"),
         ({"pretrained": "twin-ar", "gen_length": 8}, "twin-ar is an autoregressive model, which has no gen_length"),
         ({"pretrained": "twin-dlm", "max_new_tokens": 8}, "twin-dlm is a mask-filling model"),
         ({"pretrained": "twin-dlm", "preset": "llada-gsm"}, "unknown preset 'llada-gsm'; choose one of dream-gsm8k"),

@@ -1,8 +1,7 @@
 """The harness's real command line, offline, in processes of its own: few, because it takes seconds to start."""
 
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,33 @@ from lm_eval.tasks import TaskManager
 import sinkscope as ss
 from sinkscope.errors import UserError
 from sinkscope.evaluation import evaluate, examples, find_task
-from sinkscope.evaluation.harness import register, registering
+from sinkscope.evaluation.harness import command as harness_command
+from sinkscope.evaluation.harness import register
 from sinkscope.evaluation.harness.command import main
 from sinkscope.evaluation.harness.model import SinkscopeLM
 from sinkscope.interventions import MaskSinks
 
 RESULT = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+
+
+Run = Callable[..., Mapping[str, Any]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """The harness in this process, on the local tasks alone: its command line takes long to read its own."""
+    monkeypatch.chdir(LOCAL_TASKS)
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    register()
+
+    def run(model_args: str, task: str, **options: Any) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = simple_evaluate(
+            model="sinkscope", model_args=f"{model_args},device=cpu", tasks=[task], bootstrap_iters=0,
+            task_manager=TaskManager(include_path=str(LOCAL_TASKS), include_defaults=False), **options,
+        )  # fmt: skip
+        return found
+
+    return run
 
 
 def lines(name: str) -> list[dict[str, Any]]:
@@ -54,32 +74,34 @@ def test_an_autoregressive_twin_scores_as_with_sinkscopes_own_evaluation(tmp_pat
     assert done.results["config"]["model"] == "sinkscope" and done.results["config"]["model_num_parameters"] > 10**6
 
 
-def test_a_masked_diffusion_twin_scores_as_with_sinkscopes_own_evaluation(tmp_path: Path) -> None:
-    done = command(
-        tmp_path, "--model_args", "pretrained=twin-dlm,top_k=4,control=random,seed=1,device=cpu",
-        "--batch_size", "24", "--tasks", "little_arithmetic", "--limit", "8",
+def test_a_masked_diffusion_twin_scores_as_with_sinkscopes_own_evaluation(run: Run) -> None:
+    found = run(
+        "pretrained=twin-dlm,mask=top-k:4,control=random,seed=1,batch_size=24", "little_arithmetic", limit=8
     )  # fmt: skip
-    assert done.code == 0, done.said
     masking = MaskSinks(4, control="random", seed=1)
-    model = ss.load_model("twin-dlm", device="cpu")
     settings = ss.Denoising(gen_length=4, block_length=4, steps=None, seed=1)
-    own = evaluate(model, "arithmetic-1", n=8, settings=settings, intervention=masking)
+    own = evaluate(
+        ss.load_model("twin-dlm", device="cpu"), "arithmetic-1", n=8, settings=settings, intervention=masking
+    )
     assert own.removed is not None
-    assert [bool(one["exact_match"]) for one in done.samples["little_arithmetic"]] == list(own.right)
-    assert done.ours["intervention"] == json.loads(json.dumps(masking.to_dict()))
-    [run] = done.ours["runs"]
-    assert run["removed"] == pytest.approx(own.removed)
-    assert run["removed"]["keys"] == pytest.approx(4)
-    assert run["forward_passes"] == 4
+    assert [bool(one["exact_match"]) for one in found["samples"]["little_arithmetic"]] == list(own.right)
+    ours = found["config"]["sinkscope"]
+    assert ours["intervention"] == masking.to_dict()
+    [made] = ours["runs"]
+    assert made["removed"] == pytest.approx(own.removed)
+    assert made["removed"]["keys"] == pytest.approx(4)
+    assert made["forward_passes"] == 4
 
 
-def check_problems(samples: Sequence[Mapping[str, Any]], model: ss.Model, settings: Any, chat: bool) -> None:
-    """Samples of the first problems against what the model answers to each alone, under `MaskSinks(1)`."""
+def check_problems(
+    samples: Sequence[Mapping[str, Any]], model: ss.Model, settings: Any, *, chat: bool, keys: Any = 1
+) -> None:
+    """Samples of the first problems against what the model answers to each alone, under `MaskSinks(keys)`."""
     for sample, problem in zip(samples, lines("gsm8k_format.jsonl"), strict=False):
         assert sample["target"] == problem["answer"].split("#### ")[1]
         text = f"Question: {problem['question']}\nAnswer:"
         prompt: Any = [{"role": "user", "content": text}] if chat else text
-        alone = ss.generate(model, [prompt], settings, intervention=MaskSinks(1)).text
+        alone = ss.generate(model, [prompt], settings, intervention=MaskSinks(keys)).text
         assert alone is not None
         [[answer]] = sample["resps"]
         assert answer == alone[0].split("Question:")[0].split("\n\n")[0]
@@ -87,41 +109,29 @@ def check_problems(samples: Sequence[Mapping[str, Any]], model: ss.Model, settin
         assert sample["filtered_resps"] == [numbers[-1] if numbers else "[invalid]"]
 
 
-def test_problems_in_the_format_of_gsm8k_for_a_llada_in_its_chat_template(tmp_path: Path, fixtures: Path) -> None:
-    made = letter_llada(fixtures, tmp_path / "model")
-    done = command(
-        tmp_path / "out", "--model_args", f"pretrained={made},device=cpu,top_k=1,preset=llada-gsm8k,gen_length=24",
-        "--batch_size", "2", "--tasks", "gsm8k_format", "--limit", "3", "--apply_chat_template",
-    )  # fmt: skip
-    assert done.code == 0, done.said
-    model = ss.load_model(made, device="cpu")
-    assert len(done.samples["gsm8k_format"]) == 3
-    check_problems(
-        done.samples["gsm8k_format"], model, ss.Denoising(gen_length=24, block_length=8, steps=None), chat=True
-    )
-    assert done.results["results"]["gsm8k_format"]["sample_len"] == 3
-    assert done.ours["preset"]["name"] == "llada-gsm8k" and done.ours["runs"][0]["removed"]["keys"] == 1
-    assert done.results["chat_template"] == model.tokenizer.chat_template  # type: ignore[union-attr]
-
-
-def test_problems_in_the_format_of_gsm8k_for_an_autoregressive_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_problems_in_the_format_of_gsm8k_for_a_llada_in_its_chat_template(
+    tmp_path: Path, fixtures: Path, run: Run
 ) -> None:
-    made = letter_causal(tmp_path / "model")
-    monkeypatch.chdir(LOCAL_TASKS)
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-    register()
-    found = simple_evaluate(
-        model="sinkscope", model_args=f"pretrained={made},device=cpu,top_k=1,max_new_tokens=24,batch_size=2",
-        tasks=["gsm8k_format"], limit=3, bootstrap_iters=0,
-        task_manager=TaskManager(include_path=str(LOCAL_TASKS), include_defaults=False),
+    made = letter_llada(fixtures, tmp_path / "model")
+    found = run(
+        f"pretrained={made},mask=top-k:1,preset=llada-gsm8k,gen_length=24,batch_size=2", "gsm8k_format", limit=3,
+        apply_chat_template=True,
     )  # fmt: skip
-    assert len(found["samples"]["gsm8k_format"]) == 3
-    check_problems(
-        found["samples"]["gsm8k_format"], ss.load_model(made, device="cpu"), ss.Decoding(max_new_tokens=24), chat=False
-    )
-    [run] = found["config"]["sinkscope"]["runs"]
-    assert run["removed"]["keys"] == 1 and run["requests"] == 3
+    model, samples = ss.load_model(made, device="cpu"), found["samples"]["gsm8k_format"]
+    assert len(samples) == 3
+    check_problems(samples, model, ss.Denoising(gen_length=24, block_length=8, steps=None), chat=True)
+    ours = found["config"]["sinkscope"]
+    assert ours["preset"]["name"] == "llada-gsm8k" and ours["runs"][0]["removed"]["keys"] == 1
+
+
+def test_problems_in_the_format_of_gsm8k_for_an_autoregressive_model(tmp_path: Path, run: Run) -> None:
+    made = letter_causal(tmp_path / "model")
+    found = run(f"pretrained={made},mask=first:1,max_new_tokens=24,batch_size=2", "gsm8k_format", limit=3)
+    model, samples = ss.load_model(made, device="cpu"), found["samples"]["gsm8k_format"]
+    assert len(samples) == 3
+    check_problems(samples, model, ss.Decoding(max_new_tokens=24), chat=False, keys=ss.First(1))
+    [one] = found["config"]["sinkscope"]["runs"]
+    assert one["removed"]["keys"] == 1 and one["requests"] == 3
 
 
 def test_a_task_of_the_hub_is_refused_offline_in_one_line_before_weights_are_read(tmp_path: Path) -> None:
@@ -143,7 +153,7 @@ def test_registering_is_done_once_and_keeps_the_models_of_the_harness() -> None:
 
 
 def test_without_the_harness_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registering, "find_spec", lambda _: None)
+    monkeypatch.setattr(harness_command, "find_spec", lambda _: None)
     with pytest.raises(UserError, match=r"pip install 'sinkscope\[eval\]'"):
         register()
 

@@ -19,8 +19,8 @@ from transformers.utils import logging as library_log
 
 from sinkscope.decoding import Denoising, denoise
 from sinkscope.errors import TrainedLengthWarning, UserError
-from sinkscope.evaluation import infilling_accuracy, little_texts, plan_infilling, reactions
-from sinkscope.evaluation.infilling import RATIOS, InfillingPlan, Row
+from sinkscope.evaluation import KeysCondition, infilling_accuracy, little_texts, plan_infilling, reactions
+from sinkscope.evaluation.infilling import RATIOS, InfillingPlan, MaskedText
 from sinkscope.families import Model, load_model
 from sinkscope.interventions import MaskSinks
 
@@ -76,9 +76,9 @@ def test_every_family_against_a_loop_by_hand(tiny: Models, name: str, masking: M
             tokens[place] = said if number % 2 == text % 2 else (said + 1) % 120
             wanted[text // draws] += number % 2 == text % 2
         positions[text // draws] += len(hidden)
-        rows.append(Row(text=text // draws, tokens=tokens, order=order, seed=text))
+        rows.append(MaskedText(text=text // draws, tokens=tokens, order=order, seed=text))
     plan = InfillingPlan(model=model, ratios=(ratio,), rows=tuple(rows), draws=draws, seed=3, batch_size=4)
-    [found] = plan.run(masking)
+    [found] = plan.run(KeysCondition(masking))
     assert (found.right, found.positions) == (tuple(wanted), tuple(positions))
     assert (found.n, found.correct) == (sum(positions), sum(wanted))
     assert found.accuracy == found.correct / found.n
@@ -105,7 +105,7 @@ def test_denoising_in_one_step_fills_the_same(rxnmapper: Model, name: str, maski
     assert mask is not None
     texts: Any = reactions()[:4] if name == "rxnmapper" else little_texts(4, length=40)
     plan = plan_infilling(model, texts, ratios=(0.2, 0.6), batch_size=3)
-    for found in plan.run(masking):
+    for found in plan.run(KeysCondition(masking)):
         for row in plan.rows:
             hidden = row.masked(found.ratio)
             shown = [mask if place in hidden else token for place, token in enumerate(row.tokens)]
@@ -122,7 +122,7 @@ def test_a_masked_language_model_against_eager_attention(rxnmapper: Model, batch
     texts = reactions()[::6]
     plan = plan_infilling(rxnmapper, texts, ratios=(0.3, 0.8), draws=2, batch_size=batch_size)
     assert rxnmapper.tokenizer is not None
-    for found in plan.run():
+    for found in plan.run(KeysCondition()):
         right = [0] * len(texts)
         for row in plan.rows:
             tokens = torch.tensor(rxnmapper.tokenizer(texts[row.text])["input_ids"])
@@ -232,7 +232,7 @@ def test_the_observer_hears_of_finished_texts_and_results_are_json(rxnmapper: Mo
         rxnmapper, reactions()[:5], draws=2, batch_size=3, observer=seen.append, intervention=SINKS
     )
     assert seen == sorted(seen)
-    assert (len(seen), seen[-1]) == (4, 5)
+    assert (len(seen), seen[-1]) == (4 * len(found), 5)  # texts are done with their last ratio
     told = json.loads(json.dumps([one.to_dict() for one in found]))
     assert [one["accuracy"] for one in told] == [one.accuracy for one in found]
     assert [one["removed"]["keys"] for one in told] == [2.0] * 5

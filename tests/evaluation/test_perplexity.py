@@ -18,8 +18,16 @@ from transformers.utils import logging as library_log
 from sinkscope.decoding import Decoding, decode
 from sinkscope.decoding.protocols import MaskingStats
 from sinkscope.errors import TrainedLengthWarning, UserError
-from sinkscope.evaluation import little_texts, perplexity, plan_perplexity, prose, sequence_log_likelihood
-from sinkscope.evaluation.passages import Passage, read_stepwise, read_whole
+from sinkscope.evaluation import (
+    KeysCondition,
+    little_texts,
+    perplexity,
+    plan_perplexity,
+    prose,
+    sequence_log_likelihood,
+)
+from sinkscope.evaluation.cache_stats import Meter
+from sinkscope.evaluation.passages import Passage, read_cached, read_whole
 from sinkscope.evaluation.perplexity import _windows
 from sinkscope.families import Model, load_model
 from sinkscope.interventions import MaskSinks
@@ -76,11 +84,15 @@ def test_step_by_step_is_the_same_as_at_once(model: Model) -> None:
         Passage(given=torch.randint(VOCABULARY, (a,)).tolist(), scored=torch.randint(VOCABULARY, (b,)).tolist(), seed=a)
         for a, b in lengths
     ]
-    whole, stepwise = read_whole(model, passages, None), read_stepwise(model, passages, None)
-    for passage, one, other in zip(passages, whole, stepwise, strict=True):
+    whole = read_whole(model, passages, KeysCondition())
+    cached, stepwise = (
+        read_cached(model, passages, KeysCondition(point=one), Meter()) for one in ("context", "decode")
+    )
+    for passage, one, *others in zip(passages, whole, cached, stepwise, strict=True):
         wanted = by_hand(model, passage.given + passage.scored, len(passage.given))
         torch.testing.assert_close(one.log_likelihoods, wanted, atol=2e-4, rtol=1e-4)
-        torch.testing.assert_close(other.log_likelihoods, one.log_likelihoods, atol=1e-4, rtol=1e-5)
+        for other in others:
+            torch.testing.assert_close(other.log_likelihoods, one.log_likelihoods, atol=1e-4, rtol=1e-5)
 
 
 @pytest.mark.parametrize("keys", [1, 3])

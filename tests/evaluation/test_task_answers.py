@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sinkscope.evaluation import TASKS, exact, first_number, last_number
+from sinkscope.evaluation import TASKS
+from sinkscope.evaluation.tasks import exact, first_number, last_number
 from sinkscope.language.vocabulary import decode, encode
 
 WORKS = st.lists(st.sampled_from(["5+3=8", "20-10=10", "8-8=0", "9+ 1 = 1 0"]), min_size=1, max_size=3).map(", ".join)

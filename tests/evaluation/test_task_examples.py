@@ -12,7 +12,8 @@ from random import Random
 import pytest
 
 from sinkscope.errors import UserError
-from sinkscope.evaluation import LITTLE, TASKS, Example, Task, exact, examples, find_task
+from sinkscope.evaluation import LITTLE, TASKS, Example, Task, examples, find_task
+from sinkscope.evaluation.tasks import exact
 from sinkscope.language import MAKERS, document, prompt_text
 from sinkscope.language.problems import draw, split_of
 from sinkscope.language.vocabulary import encode

@@ -147,9 +147,10 @@ def cell(
     chosen = {"keys": keys, "control": control, "seed": seed}
     intervention = {**chosen, "detect": "previous", "how": "scores", **masking}
     settings = {
+        "grid": "ablation",
         "model": {"name": model, "revision": None},
         "measure": {"task": task, "n": n or len(right)},
-        "intervention": None if keys is None else intervention,
+        "condition": {"intervention": None if keys is None else intervention, "compression": None, "point": None},
     }
     measured = {
         "numerators": right,
@@ -157,7 +158,7 @@ def cell(
         "exact": exact,
         "better": better,
         "unit": "points",
-        "removed": None if removed is None else dict(removed),
+        "stats": {"removed": None if removed is None else dict(removed)},
         "batch_size": 64,
         "seconds": 0.5,
     }

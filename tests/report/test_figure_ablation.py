@@ -9,7 +9,8 @@ from matplotlib.container import ErrorbarContainer
 from report_samples import caption_of, cell, figure_of, legend_labels, settings_of, xs, ys
 
 from sinkscope.errors import UserError
-from sinkscope.evaluation.ablation import Grid, ablate
+from sinkscope.experiments.masking import MaskingGrid, ablate
+from sinkscope.grids import Keeping
 from sinkscope.intervals import wilson_interval
 from sinkscope.report import figures
 from sinkscope.report.figures.ablation import key_order, pooled
@@ -49,9 +50,9 @@ def errorbars(ax: object) -> dict[str, ErrorbarContainer]:
 
 def test_cells_are_read_as_they_were_measured(folder: Path) -> None:
     copy, sort = figures.read_ablations(folder)
-    assert [(row.cell.keys, row.cell.masked, row.cell.draw) for row in copy.rows] == [
+    assert [(row.condition.keys, row.condition.masked, row.draw) for row in copy.rows] == [
         ("none", "plain", 0), ("top-5", "sinks", 0), ("top-1", "sinks", 0), ("top-1", "random", 1),
-        ("top-1", "random", 0), ("excess 3.0 sum", "sinks", 0),
+        ("top-1", "random", 0), ("excess (epsilon 3, sum)", "sinks", 0),
     ]  # fmt: skip
     assert copy.rows[1].outcome.numerators.tolist() == RIGHT["top-5"]
     assert {row.task for row in sort.rows} == {"sort"}
@@ -66,7 +67,7 @@ def test_reading_leaves_the_folder_as_it_was(folder: Path) -> None:
 
 def test_curves_show_scores_with_their_intervals(folder: Path) -> None:
     rows = figures.read_ablations(folder)[0].rows
-    assert key_order(rows) == ["none", "top-1", "top-5", "excess 3.0 sum"]
+    assert key_order(rows) == ["none", "top-1", "top-5", "excess (epsilon 3, sum)"]
     ax = figures.ablation_curves(rows)
     drawn = errorbars(ax)
     line, _, [bars] = drawn["sinks"].lines
@@ -80,7 +81,8 @@ def test_curves_show_scores_with_their_intervals(folder: Path) -> None:
     together = pooled(rows, "top-1", "random")
     assert together is not None
     np.testing.assert_array_equal(together.numerators, [2, 2, 1, 0, 1])
-    assert [label.get_text() for label in ax.get_xticklabels()] == ["none", "top-1", "top-5", "excess\n3.0\nsum"]
+    labels = [label.get_text() for label in ax.get_xticklabels()]
+    assert labels == ["none", "top-1", "top-5", "excess\n(epsilon\n3,\nsum)"]
     assert legend_labels(ax) == ["sinks", "random"]
     assert ax.get_title("left") == "twin-x, copy, n = 5"
     assert ax.get_ylabel() == "score (higher is better)"
@@ -140,16 +142,17 @@ def test_ways_of_masking_are_kept_apart_and_told(tmp_path: Path) -> None:
 
 def test_a_grid_that_was_run_is_drawn(tmp_path: Path) -> None:
     """Against the rows that the run itself gives back."""
-    from sinkscope.evaluation.ablation import Examples, find_measure
+    from sinkscope.evaluation import Examples, MeasureOptions, find_measure
     from sinkscope.families import load_model
 
     model = load_model("twin-dlm", device="cpu")
-    measure = find_measure("copy", Examples(n=3, room=24))(model)
-    rows = ablate([(model, measure)], Grid(keys=(0, 1), controls=("lowest",)), out=tmp_path / "grid")
+    measure = find_measure("copy", MeasureOptions(examples=Examples(n=3, max_example_tokens=24)))(model)
+    grid = MaskingGrid(keys=(0, 1), controls=("lowest",))
+    rows = ablate([measure], grid, Keeping(out=tmp_path / "grid"))
     [found] = figures.read_ablations(tmp_path / "grid")
     for read, run in zip(found.rows, rows, strict=True):
         assert (read.model, read.task, read.better) == (run.model, run.task, run.better)
-        assert (read.cell.keys, read.cell.masked, read.cell.draw) == (run.cell.keys, run.cell.masked, run.cell.draw)
+        assert (read.condition.to_dict(), read.draw) == (run.condition.to_dict(), run.draw)
         np.testing.assert_array_equal(read.outcome.numerators, run.outcome.numerators)
     ours, theirs = errorbars(figures.ablation_curves(found.rows)), errorbars(figures.ablation_curves(rows))
     for name in ("sinks", "lowest"):
@@ -172,7 +175,7 @@ def test_what_is_no_ablation_is_refused(tmp_path: Path, folder: Path) -> None:
     (tmp_path / "cells.jsonl").write_text(cell([1.0]))
     with pytest.raises(UserError, match="no cell in which anything is masked"):
         figures.read_ablations(tmp_path)
-    for damaged in ("{}\n", "[1]\n", "nonsense\n", '{"settings": {"intervention": null}}\n', "null\n"):
+    for damaged in ("{}\n", "[1]\n", "nonsense\n", '{"settings": {"condition": null}}\n', "null\n"):
         (tmp_path / "cells.jsonl").write_text(cell([1.0]) + damaged)
         with pytest.raises(UserError, match="line 2 is no cell"):
             figures.read_ablations(tmp_path)

@@ -11,6 +11,7 @@ from report_samples import caption_of, figure_of
 
 from sinkscope.compression import Compress, SkipLayers
 from sinkscope.errors import UserError
+from sinkscope.evaluation import KeysCondition
 from sinkscope.intervals import wilson_interval
 from sinkscope.report import figures
 from sinkscope.report.figures.cells import budget_order, label_order, pooled
@@ -27,14 +28,15 @@ def cell(right: list[float], compress: Compress | None = None, *, task: str = "n
     """A line of cells.jsonl."""
     settings = {
         "model": {"name": "m", "revision": None, "dtype": "torch.float32", "device": "cpu"},
-        "measure": {"task": task, "when": "context", "n": len(right), **measure},
+        "grid": "eviction",
+        "measure": {"task": task, "n": len(right), **measure},
         "versions": {"sinkscope": "0", "torch": "0", "transformers": "0"},
-        "compression": None if compress is None else compress.to_dict(),
+        "condition": KeysCondition(compression=compress, point="context").to_dict(),
     }
+    stats = {"removed": None, "kept": 0.5, "cache_bytes": 1.0, "tokens": 1, "peak_memory": None}
     measured = {
         "numerators": right, "denominators": [1.0] * len(right), "exact": True, "better": "high",
-        "unit": "share of right answers", "kept": 0.5, "cache_bytes": 1.0, "tokens": 1, "peak_memory": None,
-        "batch_size": 1, "seconds": 1.0,
+        "unit": "share of right answers", "stats": stats, "batch_size": 1, "seconds": 1.0,
     }  # fmt: skip
     return json.dumps({"settings": settings, "measured": measured}) + "\n"
 

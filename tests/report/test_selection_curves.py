@@ -19,14 +19,15 @@ from matplotlib.lines import Line2D
 from report_samples import caption_of, figure_of, legend_labels, settings_of, xs, ys
 
 from sinkscope.errors import UserError
+from sinkscope.experiments.patches import FORM
+from sinkscope.experiments.pictures import PatchCondition
+from sinkscope.experiments.points import PatchCell
 from sinkscope.intervals import wilson_interval
 from sinkscope.report import selection
 from sinkscope.report.figures import write_figure
 from sinkscope.report.selection.queue import MOST, gathered, top_rate
 from sinkscope.selection import find_channel
 from sinkscope.selection.control import OperatingPoint, Simulation
-from sinkscope.selection.grid import Cell, Row
-from sinkscope.selection.grid.rows import row_of
 
 AWGN = find_channel("awgn")
 SHIFT = 0.02
@@ -37,26 +38,30 @@ N = 40
 def row(
     way: str, alpha: float, right: int, *, sent: float | None = -1.0, snr: float | None = None, model: str = "m",
     mode: str = "exact", digital: bool = False, seed: int | None = None, rate: float = 0.25,
-) -> Row:  # fmt: skip
+) -> PatchCell:  # fmt: skip
     """A finished cell in which so many of 40 pictures were right."""
     link: dict[str, Any] = {} if snr is None else {"channel": AWGN, "rate": rate, "snr": snr}
-    cell = Cell(way=way, alpha=alpha, mode=mode, digital=digital, seed=seed, **link)
+    condition = PatchCondition(way=way, alpha=alpha, mode=mode, digital=digital, seed=seed, **link)
     settings = {
         "model": {"name": model, "weights": model, "dtype": "torch.float32", "device": "cpu"},
         "measure": {"task": "made, test", "split": "test", "n": N, "pictures": "0"},
+        "grid": FORM.kind,
         "versions": {},
-        "selection": cell.to_dict(),
+        "condition": condition.to_dict(),
     }
     shares = {"sent": alpha, "most": alpha} if sent == -1.0 else {"sent": sent, "most": sent}
+    stats = {
+        "asked": alpha, **shares, "symbols": 1.0, "rho": 0.1, "fits": None, "bits": None, "camera": 1.0, "server": 1.0,
+        "whole": 2.0,
+    }  # fmt: skip
     measured = {
         "numerators": [1.0] * right + [0.0] * (N - right), "denominators": [1.0] * N, "exact": True,
-        "better": "high", "unit": "share", "batch_size": 1, "seconds": 1.0, "asked": alpha, **shares, "symbols": 1.0,
-        "rho": 0.1, "fits": None, "bits": None, "camera": 1.0, "server": 1.0, "whole": 2.0,
+        "better": "high", "unit": "share", "batch_size": 1, "seconds": 1.0, "stats": stats,
     }  # fmt: skip
-    return row_of(json.loads(json.dumps(settings)), measured)
+    return FORM.cell(json.loads(json.dumps(settings)), measured)
 
 
-def link(snr: float | None, model: str = "m") -> list[Row]:
+def link(snr: float | None, model: str = "m") -> list[PatchCell]:
     """One link with every kind of way; soft gates send more than they were asked for."""
     common: dict[str, Any] = {"snr": snr, "model": model}
     rows = [

@@ -13,10 +13,11 @@ import safetensors.torch
 import small_trainings
 import torch
 from safetensors import SafetensorError
-from sinkscope.selection.grid import Grid, measure_on
 from transformers import ViTConfig, ViTForImageClassification
 
 from sinkscope.errors import UserError
+from sinkscope.experiments.patches import PatchGrid
+from sinkscope.experiments.pictures import measure_on
 from sinkscope.selection.control import OperatingTable
 from sinkscope.selection.data import Splits, load_images
 from sinkscope.selection.learning import train_selective
@@ -156,7 +157,7 @@ def test_cells_of_another_split_or_configuration_are_other_cells(digits: Splits,
 @pytest.mark.parametrize("seed", [-1, 10**18])
 def test_seeds_that_cells_cannot_hold(seed: int) -> None:
     with pytest.raises(UserError, match="seed must lie"):
-        Grid(alphas=(0.5,), seed=seed)
+        PatchGrid(alphas=(0.5,), seed=seed)
 
 
 @pytest.mark.parametrize("split", ["digits, test (20%, seed 0)", "Test", 3])

@@ -8,7 +8,8 @@ import pytest
 
 import sinkscope
 from sinkscope import evaluate, load_model
-from sinkscope.evaluation import LITTLE, wilson_interval
+from sinkscope.evaluation import LITTLE
+from sinkscope.intervals import wilson_interval
 from sinkscope.training import KINDS, Kind, Recipe
 from sinkscope.training.checkpoints import read_log
 from sinkscope.training.export import read_scores, stored_configuration

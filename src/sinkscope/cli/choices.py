@@ -75,7 +75,8 @@ TASKS = (
     "arithmetic-1", "arithmetic-2", "arithmetic-3", "passkey", "lookup", "tracking", "copy", "reverse", "sort",
 )  # fmt: skip
 MEASURES = (
-    *TASKS, "needle", "perplexity", "continuations", "infilling-RATIO", "likelihood-TASK", "FILE", "FILE.jsonl",
+    *TASKS, "needle", "perplexity", "continuations", "infilling-RATIO", "likelihood-TASK", "lm-eval:TASK", "FILE",
+    "FILE.jsonl",
 )  # fmt: skip
 MAX_EXAMPLE_TOKENS = 64
 TWINS = ("twin-ar", "twin-dlm", "twin-adapted")

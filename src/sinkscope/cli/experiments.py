@@ -5,8 +5,10 @@ Both ask any measure of any language model; one masks while another's keys may b
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -38,6 +40,7 @@ from sinkscope.cli.options import (
     open_model,
     whole_numbers,
 )
+from sinkscope.discovery import is_filed
 from sinkscope.errors import UserError
 from sinkscope.seeds import MOST_SEED
 
@@ -47,7 +50,7 @@ if TYPE_CHECKING:
 
 _CACHE = "dual"
 _HEEDED = MappingProxyType(
-    {name: name for name in ("seed", "max_example_tokens", "texts", "window", "lengths", "depths")}
+    {name: name for name in ("seed", "max_example_tokens", "window", "lengths", "depths")}
     | {"cache": "blocks", "block_length": "blocks"}
 )
 """Options by what a measure heeds."""
@@ -95,6 +98,11 @@ class MeasuredOptions(OptionGroup):
         if self.cache is not None and self.cache not in CACHES:
             raise UserError(f"--cache must be one of {', '.join(CACHES)}, got {self.cache!r}")
         whole_numbers("--lengths", self.lengths), numbers("--depths", self.depths)
+        for name in self.tasks:
+            family = re.match("infilling-|likelihood-|lm-eval:", name)
+            if not (family or name in MEASURES[:-2] or Path(name).is_file() or is_filed("task", name)):
+                there = ", ".join(MEASURES)
+                raise UserError(f"unknown task {name!r}; choose one of {there}, FILE being a text file")
 
     @property
     def tasks(self) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from sinkscope.cli import console
 from sinkscope.files import write_whole
 
 if TYPE_CHECKING:
-    from sinkscope.grids import Observer, Progress, Record, Tables
+    from sinkscope.grids import GridProgress, Observer, Record, Tables
 
 _UNKNOWN = "time left: known after the first batch"
 
@@ -33,7 +33,7 @@ def grid_progress(quiet: bool) -> Iterator[Observer]:
         cells = bars.add_task("cells", total=None, note="")
         examples = bars.add_task("examples", total=None, note="")
 
-        def observe(now: Progress) -> None:
+        def observe(now: GridProgress) -> None:
             bars.update(cells, completed=now.cells_done, total=now.cells, note=now.cell)
             bars.update(examples, completed=now.examples_done, total=now.examples, note=time_left(now.seconds_left))
 

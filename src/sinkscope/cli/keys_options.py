@@ -136,17 +136,11 @@ class OneMasking(MaskingOptions):
 
     def intervention(self) -> MaskSinks | None:
         """None where nothing is to be masked."""
-        return None if self.mask is None else self.masking(_keys(self.mask), self.mask_control)
+        if self.mask is None:
+            return None
+        from sinkscope.interventions import read_keys
 
-
-def _keys(spec: str) -> SinkRule | int:
-    """What a rule's spec masks. As published, top-K is a number of keys, and 0 of them is the plain run."""
-    from sinkscope.sinks import TopK, read_rule
-
-    if spec.replace(" ", "") in ("top-k:0", "top-k:k=0"):
-        return 0
-    rule = read_rule(spec)
-    return rule.k if isinstance(rule, TopK) else rule
+        return self.masking(read_keys(self.mask), self.mask_control)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,8 +186,9 @@ class VariedMasking(OptionGroup):
         from sinkscope.discovery import split_specs
         from sinkscope.evaluation import KeysCondition
         from sinkscope.experiments.masking import MaskingGrid
+        from sinkscope.interventions import read_keys
 
-        rules = [_keys(spec) for spec in split_specs(self.rule or ())]
+        rules = [read_keys(spec) for spec in split_specs(self.rule or ())]
         strongest = whole_numbers("--strongest", self.strongest or (() if rules else _STRONGEST))
         grid = MaskingGrid(
             keys=(*strongest, *rules),

@@ -160,9 +160,10 @@ def read_budget_spec(spec: str) -> Budget:
         kind = _SPECS[name]
         return kind(**read_settings(kind, text, f"the budget {spec!r}"))
     try:
-        return as_budget(int(spec) if spec.isdecimal() else float(spec))
+        number = int(spec) if spec.isdecimal() else float(spec)
     except ValueError:
         raise UserError(f"a budget is ratio:0.5 or tokens:256, say; got {spec!r}") from None
+    return as_budget(number)
 
 
 _SPECS: Mapping[str, type[Budget]] = MappingProxyType({"ratio": Ratio, "tokens": Tokens})

@@ -12,6 +12,8 @@ answer is wrong. The interval is about the choice of examples, not about wording
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -20,10 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from sinkscope.compression import Compress
 from sinkscope.decoding import Decoding, Denoising, default_settings, encode_prompts
 from sinkscope.decoding.generation import warn_beyond_training
-from sinkscope.decoding.protocols import MaskingStats, added, prefix_of
+from sinkscope.decoding.protocols import Compression, MaskingStats, added, prefix_of
 from sinkscope.decoding.settings import Settings
 from sinkscope.decoding.texts import decode_text
 from sinkscope.errors import UserError
@@ -149,7 +150,7 @@ def plan_evaluation(
     batch_size: int = 64,
     settings: Settings | None = None,
     intervention: MaskSinks | None = None,
-    compression: Compress | None = None,
+    compression: Compression | None = None,
 ) -> Evaluation:
     """Draw the examples and check everything, without a forward pass. Parameters as for `evaluate`.
 
@@ -188,7 +189,7 @@ def evaluate(
     batch_size: int = 64,
     settings: Settings | None = None,
     intervention: MaskSinks | None = None,
-    compression: Compress | None = None,
+    compression: Compression | None = None,
     observer: Observer | None = None,
 ) -> Score:
     """The share of `n` held-out examples of a task that a model answers exactly, with its 95 % interval.
@@ -305,9 +306,12 @@ class ExactAnswers(KeysMeasure):
         context, longest = self.model.family.max_length, max(len(one.prompt) for one in questions)
         answer = self.decoding.new_tokens
         if longest + answer > context:
+            advice = f"name smaller {'--lengths' if 'lengths' in self.drawn else '--max-example-tokens'}"
+            if "questions" in self.drawn:
+                advice = "shorten it, or write a smaller gen_length in the first line of its file"
             raise UserError(
                 f"an example of {longest} tokens and its answer of {answer} make {longest + answer}, the context is "
-                f"{context}; name smaller {'--lengths' if 'lengths' in self.drawn else '--max-example-tokens'}"
+                f"{context}; {advice}"
             )
 
 
@@ -316,7 +320,11 @@ def make_answers(model: Model, task: Task, options: MeasureOptions) -> ExactAnsw
     asked = options.examples
     n = asked.n if task.size is None else min(asked.n, task.size)
     drawn = examples(task, n, asked.seed, asked.max_example_tokens)
-    how = {"seed": asked.seed, "max_example_tokens": asked.max_example_tokens}
+    how: dict[str, Any] = {"seed": asked.seed, "max_example_tokens": asked.max_example_tokens}
+    if task.size is not None:  # of a file, which may have been edited since
+        right = getattr(task.is_right, "__qualname__", repr(task.is_right))
+        told = json.dumps([right, *([one.prompt, one.answer, one.context] for one in drawn)])
+        how["questions"] = hashlib.sha256(told.encode()).hexdigest()[:32]
     few = () if n == asked.n else (f"{task.name} has {n} questions, all are taken where {asked.n} were asked for",)
     return lay_out_answers(model, task, drawn, options, drawn=how, notes=few)
 

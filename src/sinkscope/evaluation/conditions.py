@@ -57,11 +57,6 @@ class KeysCondition:
         return {}
 
     @property
-    def masks(self) -> bool:
-        """Whether an intervention changes anything."""
-        return active(self.intervention) is not None
-
-    @property
     def keys(self) -> str:
         """The rule of the masked keys in a few characters: "top-5"; "none" where none are."""
         return "none" if self.intervention is None else keys_label(self.intervention.keys)
@@ -108,24 +103,6 @@ class KeysCondition:
         """Share or number of keys that were to stay: "0.5", "64 tokens"; "1" where nothing is dropped."""
         return "1" if self.compression is None else budget_label(self.compression.much)
 
-    @property
-    def masking_key(self) -> str:
-        """Everything but the control and the seeds, as text that is the same for the same."""
-        return json.dumps([self.keys, self.masking, self._compression_key(scorer=True), self.point])
-
-    @property
-    def dropping_key(self) -> str:
-        """Everything but the scorer and the seeds."""
-        masked = None if self.intervention is None else {**self.intervention.to_dict(), "seed": None}
-        return json.dumps([masked, self._compression_key(scorer=False), self.point], sort_keys=True)
-
-    def _compression_key(self, *, scorer: bool) -> Any:
-        if self.compression is None:
-            return None
-        own, ends = _split(self.compression.how)
-        budget = budget_key(self.compression.much)
-        return [own if scorer else None, budget, ends, self.compression.when, self.compression.prune_after]
-
     def to_dict(self) -> dict[str, Any]:
         """As JSON, from which `read_condition` builds it again."""
         return {
@@ -133,6 +110,33 @@ class KeysCondition:
             "compression": None if self.compression is None else self.compression.to_dict(),
             "point": self.point,
         }
+
+
+def masks(condition: KeysCondition) -> bool:
+    """Whether an intervention changes anything."""
+    return active(condition.intervention) is not None
+
+
+def masking_key(condition: KeysCondition) -> str:
+    """Everything but the control and the seeds, as text that is the same for the same."""
+    return json.dumps(
+        [condition.keys, condition.masking, _compression_key(condition.compression, scorer=True), condition.point]
+    )
+
+
+def dropping_key(condition: KeysCondition) -> str:
+    """Everything but the scorer and the seeds."""
+    masked = None if condition.intervention is None else {**condition.intervention.to_dict(), "seed": None}
+    kept = _compression_key(condition.compression, scorer=False)
+    return json.dumps([masked, kept, condition.point], sort_keys=True)
+
+
+def _compression_key(compression: Compress | None, *, scorer: bool) -> Any:
+    if compression is None:
+        return None
+    own, ends = _split(compression.how)
+    budget = budget_key(compression.much)
+    return [own if scorer else None, budget, ends, compression.when, compression.prune_after]
 
 
 def read_condition(kept: Mapping[str, Any]) -> KeysCondition:

@@ -28,7 +28,7 @@ from sinkscope.decoding.autoregressive import decode_canvas
 from sinkscope.decoding.canvas import Canvas, lay_out
 from sinkscope.decoding.coupling import takes_padding
 from sinkscope.decoding.forward import Forward
-from sinkscope.decoding.protocols import MaskingStats, Step
+from sinkscope.decoding.protocols import Compression, MaskingStats, Step
 from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.decoding.settings import Settings
 from sinkscope.errors import UserError
@@ -69,8 +69,14 @@ class Answering(ABC):
     model: Model
     settings: Settings
     intervention: MaskSinks | None = None
-    compression: Compress | None = None
+    compression: Compression | None = None
     meter: Meter = field(default_factory=Meter)
+
+    @property
+    def compress(self) -> Compress | None:
+        """The compression, where it drops keys from a cache that can be looked at."""
+        assert self.compression is None or isinstance(self.compression, Compress)
+        return self.compression
 
     @property
     def run(self) -> Run:
@@ -90,38 +96,49 @@ class Answering(ABC):
         """What is generated for a batch."""
 
 
-class Unmetered(Answering):
-    """In the decoding loop, without looking at the cache."""
+class InLoop(Answering):
+    """With the whole prompt in one of the decoding loops."""
 
-    def check(self, questions: Sequence[Question]) -> None:
-        self.run.check([one.prompt for one in questions])
+    @abstractmethod
+    def steps(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None = None) -> Iterator[Step]:
+        """The steps of the loop, see `Run.steps`."""
 
     def answers(self, questions: Sequence[Question]) -> Answers:
         prompts = [one.prompt for one in questions]
         removed: MaskingStats | None = None
-        for step in self.run.steps(prompts):
+        for step in self.steps(prompts):
             removed = step.add_to(removed)
         start = len(self.run.prefix) + max(map(len, prompts))
         return Answers(generated=step.canvas[:, start:], removed=None if removed is None else removed.whole())
 
 
-class _Looped(Answering):
-    """With the whole prompt in one of the decoding loops."""
+class Unmetered(InLoop):
+    """Without looking at the cache."""
 
     def check(self, questions: Sequence[Question]) -> None:
-        replace(self.run, compression=Metered(compress=self.compression)).check([one.prompt for one in questions])
+        self.run.check([one.prompt for one in questions])
 
-    def answers(self, questions: Sequence[Question]) -> Answers:
-        prompts, metered = [one.prompt for one in questions], Metered(compress=self.compression)
+    def steps(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None = None) -> Iterator[Step]:
+        return self.run.steps(prompts, seeds)
+
+
+class _Looped(InLoop):
+    """The caches are looked at, also where whoever asks for steps stops before the last one."""
+
+    def check(self, questions: Sequence[Question]) -> None:
+        replace(self.run, compression=Metered(compress=self.compress)).check([one.prompt for one in questions])
+
+    def steps(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None = None) -> Iterator[Step]:
+        metered, step = Metered(compress=self.compress), None
         lengths = torch.tensor([len(prompt) for prompt in prompts])
-        removed: MaskingStats | None = None
-        for step in replace(self.run, compression=metered).steps(prompts):
-            self.meter.tokens += int(step.committed.sum())
-            removed = step.add_to(removed)
-            self.look(step, metered, lengths)
-        self.look_at_end(step, metered, lengths)
-        generated = step.canvas[:, int(lengths.max()) :]
-        return Answers(generated=generated, removed=None if removed is None else removed.whole())
+        try:
+            for step in replace(self.run, compression=metered).steps(prompts, seeds):
+                self.meter.tokens += int(step.committed.sum())
+                self.look(step, metered, lengths)
+                yield step
+        finally:
+            if step is not None:
+                self.look_at_end(step, metered, lengths)
 
     def look(self, step: Step, metered: Metered, lengths: torch.Tensor) -> None:
         """After a step."""
@@ -158,8 +175,8 @@ class _AfterContext(Answering):
         replace(self.run, compression=None).check([one.prompt for one in questions])
         if self.intervention is not None and self.intervention.clean_copy:
             raise UserError("a clean copy would not have the context in its cache; use detect_from='masked'")
-        if self.compression is not None:
-            self.compression.check(self.model, [len(one.context) for one in questions])
+        if self.compress is not None:
+            self.compress.check(self.model, [len(one.context) for one in questions])
 
     def batches(self, questions: Sequence[Question], batch_size: int) -> Iterator[list[int]]:
         """Padding between context and question would move sliding windows, so questions are of one length there; for a
@@ -173,7 +190,7 @@ class _AfterContext(Answering):
         return batches([len(one.prompt) for one in questions], batch_size, alike)
 
     def answers(self, questions: Sequence[Question]) -> Answers:
-        model, settings, compress = self.model, self.settings, self.compression
+        model, settings, compress = self.model, self.settings, self.compress
         assert isinstance(settings, Decoding)
         contexts, asked = [one.context for one in questions], [one.asked for one in questions]
         cache = fresh_cache(model, compress, prompt_seeds(contexts, 0 if compress is None else compress.seed))

@@ -7,7 +7,8 @@
 - `perplexity` of texts after a prefix, `continuations` of windows after a context, and `FILE`, the continuations of a
   text file, called by its last part, or by its whole path where another measure is called so too;
 - `infilling-RATIO`: masked positions filled correctly;
-- `likelihood-TASK`: nats a token of the right answers to a task.
+- `likelihood-TASK`: nats a token of the right answers to a task;
+- `lm-eval:TASK`: a task of lm-evaluation-harness by its name or its yaml.
 
 A new measure is a subclass of `KeysMeasure` and a function that lays it out, filed in `MEASURES`.
 """
@@ -25,6 +26,7 @@ from sinkscope.errors import UserError
 from sinkscope.evaluation import needle, text_measures
 from sinkscope.evaluation.answer_likelihood import LIKELIHOOD, make_likelihood
 from sinkscope.evaluation.answers import check_has_context, make_answers
+from sinkscope.evaluation.harness.command import check_installed
 from sinkscope.evaluation.measuring import KeysMeasure, MakeMeasure, MeasureOptions
 from sinkscope.evaluation.tasks import TASKS, Task, find_task, read_questions
 from sinkscope.evaluation.tasks import examples as draw_examples
@@ -32,6 +34,7 @@ from sinkscope.evaluation.texts import LITTLE, check_texts
 from sinkscope.families import Model
 
 PERPLEXITY, CONTINUATIONS, INFILLING = "perplexity", "continuations", "infilling-"
+LM_EVAL = "lm-eval:"
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,8 @@ MEASURES.add(
     ),
 )
 NAMES = (
-    *TASKS, needle.NAME, PERPLEXITY, CONTINUATIONS, f"{INFILLING}RATIO", f"{LIKELIHOOD}TASK", "FILE", "FILE.jsonl",
+    *TASKS, needle.NAME, PERPLEXITY, CONTINUATIONS, f"{INFILLING}RATIO", f"{LIKELIHOOD}TASK", f"{LM_EVAL}TASK", "FILE",
+    "FILE.jsonl",
 )  # fmt: skip
 """For people; RATIO stands for a share such as 0.3, FILE for a text file, FILE.jsonl for one with questions."""
 
@@ -117,6 +121,8 @@ def _kind(name: str, called: str | None) -> MeasureKind:
         task = find_task(name.removeprefix(LIKELIHOOD))
         heeds = frozenset({"seed", "max_example_tokens"})
         return MeasureKind(lambda model, options: make_likelihood(model, task, options), heeds)
+    if name.startswith(LM_EVAL) and name not in NAMES:
+        return _of_harness(name.removeprefix(LM_EVAL), called)
     file = Path(name)
     if name in NAMES or not file.is_file():
         raise UserError(f"unknown task {name!r}; choose one of {', '.join(NAMES)}, FILE being a text file")
@@ -134,6 +140,23 @@ def _of_task(task: Task) -> MeasureKind:
 
     heeds = frozenset({"seed", "max_example_tokens", "blocks"} if task.size is None else {"blocks"})
     return MeasureKind(lambda model, options: make_answers(model, task, options), heeds, check)
+
+
+def _of_harness(name: str, called: str | None) -> MeasureKind:
+    """lm_eval is imported only where a task of it is asked for."""
+
+    def check(_: MeasureOptions) -> None:
+        check_installed()
+        from sinkscope.evaluation.harness.measure import load_task
+
+        load_task(name)
+
+    def make(model: Model, options: MeasureOptions) -> KeysMeasure:
+        from sinkscope.evaluation.harness.measure import make_task
+
+        return make_task(model, options, name, called or f"{LM_EVAL}{Path(name).name}")
+
+    return MeasureKind(make, frozenset({"blocks"}), check)
 
 
 def _infilling(model: Model, options: MeasureOptions, ratio: float) -> KeysMeasure:

@@ -14,7 +14,8 @@ from sinkscope.evaluation.conditions import KeysCondition
 from sinkscope.evaluation.eviction_points import EVICTION_POINTS, point_for
 from sinkscope.evaluation.inputs import Examples
 from sinkscope.families import Model
-from sinkscope.grids import Measured, Outcome, Work
+from sinkscope.grids import Cell, Measured, Outcome, Work
+from sinkscope.grids.cell import number_in, whole_in
 from sinkscope.grids.run import stated_model
 
 WINDOW = 1000
@@ -131,13 +132,24 @@ def grid_work(
     return [Work(stated[id(one.model)], one, conditions(one)) for one in measures]
 
 
-def not_dropping(condition: KeysCondition, task: str) -> None:
-    """Raise `UserError` for a condition that drops keys, of a measure that reads without a cache."""
-    if condition.compression is not None:
-        raise UserError(f"{task} is read without a cache here, so there are no keys to drop")
-
-
 def removal_of(stats: Mapping[str, Any]) -> dict[str, float | None] | None:
     """What was masked, from a cell's stats."""
     found: dict[str, float | None] | None = stats["removed"]
     return found
+
+
+def check_cell(cell: Cell[KeysCondition]) -> None:
+    """Raise `KeyError`, `TypeError` or `ValueError` for a cell that no `KeysMeasure` gives."""
+    removed, stats = removal_of(cell.stats), cell.stats
+    if removed is not None:
+        for name in {"keys", "mass", "sink_mass", "cut_mass", *removed}:
+            if removed[name] is not None:
+                number_in(removed, name)
+    if not isinstance(cell.measure.get("decoding", {}), dict):
+        raise ValueError("decoding has no settings")
+    if cell.condition.point is not None:
+        number_in(stats, "kept", most=1)
+        number_in(stats, "cache_bytes")
+        whole_in(stats, "tokens")
+        if stats["peak_memory"] is not None:
+            whole_in(stats, "peak_memory")

@@ -30,7 +30,7 @@ from sinkscope.decoding.protocols import MaskingStats, active, added, check_inte
 from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.errors import UserError
 from sinkscope.evaluation.cache_stats import Meter, fresh_cache
-from sinkscope.evaluation.conditions import KeysCondition
+from sinkscope.evaluation.conditions import KeysCondition, masks
 from sinkscope.evaluation.inputs import batches, check_lengths
 from sinkscope.evaluation.tasks import check_count
 from sinkscope.families import Model
@@ -79,7 +79,7 @@ def reads_whole(condition: KeysCondition) -> bool:
 def reads_stepwise(condition: KeysCondition) -> bool:
     """Whether scored tokens are fed one by one."""
     pruned = condition.compression is not None and condition.compression.prune_after is not None
-    return not reads_whole(condition) and (condition.masks or pruned or condition.point == "decode")
+    return not reads_whole(condition) and (masks(condition) or pruned or condition.point == "decode")
 
 
 def check_passages(model: Model, passages: Sequence[Passage], batch_size: int, condition: KeysCondition) -> None:
@@ -92,7 +92,7 @@ def check_passages(model: Model, passages: Sequence[Passage], batch_size: int, c
     if not whole:
         check_cached(model, min(given), max(fed), "under an intervention or a compression")
     if condition.compression is not None:
-        if condition.masks and condition.intervention is not None and condition.intervention.clean_copy:
+        if masks(condition) and condition.intervention is not None and condition.intervention.clean_copy:
             raise UserError("a clean copy beside a compressed cache would lose keys as well; use detect_from='masked'")
         condition.compression.check(model, given)
         fewest = condition.compression.fewest_keys(model, fewest)

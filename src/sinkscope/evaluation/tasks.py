@@ -164,7 +164,7 @@ def examples(task: Task, n: int, seed: int = 0, room: int = MAX_EXAMPLE_TOKENS) 
 
 def check_count(name: str, value: int) -> None:
     """Refuse what is no whole number of at least 1."""
-    if not isinstance(value, int) or value < 1:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise UserError(f"{name} must be a whole number of at least 1, got {value!r}")
 
 
@@ -175,16 +175,20 @@ def read_questions(file: Path) -> Task:
     The last two are those of the first line. Raises `UserError`, naming the line, for what is none.
     """
     try:
-        lines = [line for line in read_regular(file).decode("utf-8").splitlines() if line.strip()]
+        lines = {
+            number: line
+            for number, line in enumerate(read_regular(file).decode("utf-8").split("\n"), 1)
+            if line.strip()
+        }
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
         raise UserError(f"{str(file)!r}: {reason}; name a file with one question a line, as JSON") from error
-    asked = [_question(file, number, line) for number, line in enumerate(lines, 1)]
+    asked = [_question(file, number, line) for number, line in lines.items()]
     if not asked:
         raise UserError(f"{file} holds no question; write one a line")
-    told = parse_json(lines[0].encode())
+    told = parse_json(next(iter(lines.values())).encode())
     check, length = told.get("check", "exact"), told.get("gen_length", 64)
-    if check not in CHECKS:
+    if not isinstance(check, str) or check not in CHECKS:
         raise UserError(f"{file}: check must be one of {', '.join(CHECKS)}, got {check!r}")
     check_count(f"{file}: gen_length", length)
     return Task(

@@ -25,13 +25,14 @@ from sinkscope.evaluation.conditions import (
     KeysCondition,
     budget_key,
     budget_label,
+    dropping_key,
     read_condition,
     scorer_key,
     scorer_label,
     skipping,
 )
 from sinkscope.evaluation.eviction_points import EVICTION_POINTS
-from sinkscope.evaluation.measuring import KeysMeasure, grid_work
+from sinkscope.evaluation.measuring import KeysMeasure, check_cell, grid_work
 from sinkscope.grids.cell import Cell
 from sinkscope.grids.contrast import (
     Verdict,
@@ -47,7 +48,15 @@ from sinkscope.grids.run import Keeping, Observer, run_grid
 from sinkscope.grids.store import Form, read_cells
 
 KeysCell = Cell[KeysCondition]
-FORM = Form("eviction", "a comparison of compressed caches", "sinkscope compress --out", read_condition)
+
+
+def _check(cell: KeysCell) -> None:
+    if cell.condition.point is None:
+        raise ValueError("keys were dropped at no known time")
+    check_cell(cell)
+
+
+FORM = Form("eviction", "a comparison of compressed caches", "sinkscope compress --out", read_condition, _check)
 CONTROL = Random.name
 DEFAULT_SCORERS = ("key-norm", "high-key-norm", "random", "streaming")
 DEFAULT_RATIOS = (1.0, 0.75, 0.5, 0.25, 0.1)
@@ -87,7 +96,7 @@ class EvictionGrid:
         if not self.scorers or all(_keeps_all(one) for one in self.budgets):
             raise UserError("nothing is dropped in this grid; name a scorer, and a ratio kept below 1")
         first = [one for one in self._conditions("prompt", "prompt", None) if one.compression is not None]
-        named = [((one.scorer, one.dropping_key), one.name) for one in first if _seed(one) == self.seed]
+        named = [((one.scorer, dropping_key(one)), one.name) for one in first if _seed(one) == self.seed]
         _refuse_twice("cell", named)
 
     def conditions(self, point: str) -> list[KeysCondition]:
@@ -243,9 +252,9 @@ def _controls_of(cell: KeysCell, cells: Sequence[KeysCell]) -> list[KeysCell]:
     """Random keys in the same place; none for random itself and for all keys."""
     if not _is_scored(cell):
         return []
-    key = cell.condition.dropping_key
+    key = dropping_key(cell.condition)
     random = [one for one in cells if one.condition.scorer == CONTROL and one.experiment == cell.experiment]
-    return [one for one in random if one.condition.dropping_key == key]
+    return [one for one in random if dropping_key(one.condition) == key]
 
 
 def _compared(some: Sequence[EvictionContrast]) -> Verdict:

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import UserError
-from sinkscope.evaluation.conditions import SINKS, KeysCondition, read_condition
-from sinkscope.evaluation.measuring import KeysMeasure, grid_work, removal_of
+from sinkscope.evaluation.conditions import SINKS, KeysCondition, masking_key, read_condition
+from sinkscope.evaluation.measuring import KeysMeasure, check_cell, grid_work, removal_of
 from sinkscope.grids.cell import Cell
 from sinkscope.grids.contrast import Verdict, against_reference, distinct, gain, told_draws
 from sinkscope.grids.outcome import Difference
@@ -32,7 +32,7 @@ from sinkscope.interventions.controls import find_control
 from sinkscope.sinks import SinkRule
 
 KeysCell = Cell[KeysCondition]
-FORM = Form("ablation", "an ablation", "sinkscope ablate --out", read_condition)
+FORM = Form("ablation", "an ablation", "sinkscope ablate --out", read_condition, check_cell)
 _AS_MANY, _AS_MUCH = 0.05, 0.1
 """Relative differences up to which counts and masses are called the same."""
 _WORDS = {
@@ -226,12 +226,12 @@ def _pairs(cells: Sequence[KeysCell]) -> list[tuple[KeysCell, list[KeysCell]]]:
     alike: dict[tuple[str, str], list[KeysCell]] = {}
     for cell in cells:
         if cell.condition.intervention is not None:
-            alike.setdefault((cell.experiment, cell.condition.masking_key), []).append(cell)
+            alike.setdefault((cell.experiment, masking_key(cell.condition)), []).append(cell)
     found: list[tuple[KeysCell, list[KeysCell]]] = []
     for cell in cells:
         if cell.condition.masked != SINKS:
             continue
-        others = [one for one in alike[cell.experiment, cell.condition.masking_key] if one is not cell]
+        others = [one for one in alike[cell.experiment, masking_key(cell.condition)] if one is not cell]
         controls = dict.fromkeys(one.condition.masked for one in others if one.condition.masked != SINKS)
         found += [(cell, [one for one in others if one.condition.masked == control]) for control in controls]
         if not controls and nothing_masked(cell) is not None:

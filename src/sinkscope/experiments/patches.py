@@ -32,6 +32,7 @@ from sinkscope.experiments.pictures import (
     PatchCondition,
     PictureAccuracy,
     channel_label,
+    check_picture_cell,
     plain_snr,
     read_patch_condition,
     snr_label,
@@ -49,7 +50,9 @@ from sinkscope.selection.link import Link, check_rate
 from sinkscope.selection.modes import find_mode
 from sinkscope.selection.selectors import find_selector
 
-FORM = Form("patches", "a comparison of selectors", "sinkscope select evaluate --out", read_patch_condition)
+FORM = Form(
+    "patches", "a comparison of selectors", "sinkscope select evaluate --out", read_patch_condition, check_picture_cell
+)
 DEFAULT_SELECTORS = (GATES, CONTROL, "cls-attention", "key-norm")
 DEFAULT_ALPHAS = (0.1, 0.3, 0.5, 1.0)
 DEFAULT_SNRS = (None, 0.0)

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from sinkscope.errors import UserError
-from sinkscope.grids.cell import Measured, number_in, text_in, whole_in
+from sinkscope.grids.cell import Cell, Measured, number_in, text_in, whole_in
 from sinkscope.grids.outcome import Outcome
 from sinkscope.seeds import seed_from
 from sinkscope.selection.budgets import count_kept
@@ -39,6 +39,8 @@ from sinkscope.selection.selectors import Selector, find_selector
 WHOLE, GATES, CONTROL, EXACT = "whole", "gates", "random", "exact"
 """The condition in which all patches are sent; the selector with a threshold; what all others must beat; its mode."""
 PICTURES, BATCH = 1000, 250
+_MOST_BITS = 1e18
+"""Of a picture's file, in a cell that is read."""
 _COUNTED = 16
 """Pictures whose operations are counted where they differ from picture to picture."""
 
@@ -126,6 +128,17 @@ def read_patch_condition(kept: Mapping[str, Any]) -> PatchCondition:
         seed=None if kept["seed"] is None else whole_in(kept, "seed"),
         noise_batch=None if kept["noise_batch"] is None else whole_in(kept, "noise_batch"),
     )
+
+
+def check_picture_cell(cell: Cell[PatchCondition]) -> None:
+    """Raise `KeyError`, `TypeError` or `ValueError` for stats that `PictureAccuracy.run` does not give."""
+    stats = cell.stats
+    number_in(stats, "asked", most=1)
+    for name in ("symbols", "rho", "camera", "server", "whole"):
+        number_in(stats, name)
+    for name, most in (("sent", 1), ("most", 1), ("fits", 1), ("bits", _MOST_BITS)):
+        if stats[name] is not None:
+            number_in(stats, name, most=most)
 
 
 def channel_label(channel: Channel) -> str:

@@ -8,7 +8,7 @@ what their control is; everything here is the same for all of them.
 from sinkscope.grids.cell import Cell, Condition, Measure, Measured
 from sinkscope.grids.contrast import VERDICTS, Verdict
 from sinkscope.grids.outcome import Difference, Outcome, difference, pool
-from sinkscope.grids.run import Keeping, Observer, Progress, Work, run_grid
+from sinkscope.grids.run import GridProgress, Keeping, Observer, Work, run_grid
 from sinkscope.grids.store import Form, read_cells
 from sinkscope.grids.table import Record, Tables, as_csv
 
@@ -18,12 +18,12 @@ __all__ = [
     "Condition",
     "Difference",
     "Form",
+    "GridProgress",
     "Keeping",
     "Measure",
     "Measured",
     "Observer",
     "Outcome",
-    "Progress",
     "Record",
     "Tables",
     "Verdict",

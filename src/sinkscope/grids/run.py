@@ -25,7 +25,7 @@ from sinkscope.versions import versions_now
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress:
+class GridProgress:
     """Where a grid stands: told at its start, after every batch and at its end."""
 
     cells_done: int
@@ -40,7 +40,7 @@ class Progress:
     """None before the first batch has ended."""
 
 
-Observer = Callable[[Progress], None]
+Observer = Callable[[GridProgress], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,7 +191,7 @@ class _Watch:
         elapsed = time.perf_counter() - self.start
         left = elapsed / examples * (self.examples - examples) if examples else None
         self.observer(
-            Progress(
+            GridProgress(
                 cells_done=self.cells_done,
                 cells=self.cells,
                 cell=cell,

@@ -36,13 +36,15 @@ class Form(Generic[C]):
     """What the cells of a folder are of.
 
     kind: as every cell states it. what: in words, "an ablation". command: that writes such folders. condition: from the
-    JSON of one; raises `KeyError`, `TypeError`, `AttributeError`, `ValueError` or `UserError` for what is none.
+    JSON of one; raises `KeyError`, `TypeError`, `AttributeError`, `ValueError` or `UserError` for what is none. check:
+    of a cell's stats and measure; raises the same.
     """
 
     kind: str
     what: str
     command: str
     condition: Callable[[Mapping[str, Any]], C]
+    check: Callable[[Cell[C]], None] = lambda _: None
 
     def cell(self, settings: dict[str, Any], measured: dict[str, Any]) -> Cell[C]:
         """The cell of one line."""
@@ -51,7 +53,9 @@ class Form(Generic[C]):
         _, seeds = without_seeds(settings["condition"])
         if not all(seed is None or type(seed) is int for seed in seeds):
             raise ValueError("a seed is no whole number")
-        return cell_of(self.condition(settings["condition"]), settings, measured)
+        found = cell_of(self.condition(settings["condition"]), settings, measured)
+        self.check(found)
+        return found
 
 
 def read_cells(folder: Path, form: Form[C]) -> list[Cell[C]]:

@@ -4,6 +4,6 @@
 """
 
 from sinkscope.interventions.controls import CONTROLS, Control, Situation
-from sinkscope.interventions.masking import DETECT, DETECT_FROM, HOW, MaskSinks
+from sinkscope.interventions.masking import DETECT, DETECT_FROM, HOW, MaskSinks, read_keys
 
-__all__ = ["CONTROLS", "DETECT", "DETECT_FROM", "HOW", "Control", "MaskSinks", "Situation"]
+__all__ = ["CONTROLS", "DETECT", "DETECT_FROM", "HOW", "Control", "MaskSinks", "Situation", "read_keys"]

@@ -34,7 +34,7 @@ from sinkscope.errors import UserError
 from sinkscope.families import Model
 from sinkscope.interventions.controls import Control, find_control
 from sinkscope.interventions.selecting import KeySelector, PreviousMaps, Selection
-from sinkscope.sinks import CLASSES, SinkRule, TopK
+from sinkscope.sinks import CLASSES, SinkRule, TopK, read_rule
 from sinkscope.sinks.queries import GROUPS, UNIONS
 from sinkscope.sinks.rules import KeyCounts
 
@@ -187,6 +187,17 @@ class MaskSinks:
     def to_dict(self) -> dict[str, Any]:
         """All settings as JSON; the rule with its parameters."""
         return {**vars(self), "keys": self.keys if isinstance(self.keys, int) else self.keys.settings()}
+
+
+def read_keys(spec: str) -> SinkRule | int:
+    """What a rule's spec masks: a `SinkRule`, or of "top-k:5" the number 5, as published; "top-k:0" masks nothing.
+
+    Raises `UserError` as `read_rule` does.
+    """
+    if spec.replace(" ", "") in ("top-k:0", "top-k:k=0"):
+        return 0
+    rule = read_rule(spec)
+    return rule.k if isinstance(rule, TopK) else rule
 
 
 def _listed(name: str, given: Any, kind: Callable[[Any], Any]) -> tuple[Any, ...]:

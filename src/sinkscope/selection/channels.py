@@ -27,7 +27,12 @@ CHANNELS, channel = _REGISTER.kinds, _REGISTER.file
 
 def find_channel(name: str, **settings: Any) -> Channel:
     """The channel called `name`. Raises `UserError` for an unknown name, and for what the channel refuses."""
-    return _REGISTER.find(name)(**settings)
+    return _REGISTER.make(name, settings)
+
+
+def read_channel(spec: str) -> Channel:
+    """A channel from a spec: "awgn", "erasure:loss=0.2". Raises `UserError` as `find_channel` does."""
+    return _REGISTER.read(spec)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

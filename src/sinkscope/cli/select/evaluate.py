@@ -30,10 +30,10 @@ from sinkscope.cli.select.opening import (
     DataOptions,
     Overwrite,
     Part,
+    channel_from,
     check_figure,
     notes_on_default,
     open_selective,
-    read_channel,
     read_snr,
 )
 from sinkscope.errors import UserError
@@ -125,7 +125,7 @@ class SendingOptions(OptionGroup):
             alphas=numbers("--alpha", self.alpha or [_ALPHAS]),
             snrs=self._snrs,
             rates=numbers("--rate", self.rate or [_RATES]),
-            channels=[read_channel(text) for text in names("--channel", self.channel or [_CHANNEL])],
+            channels=[channel_from(spec) for spec in names("--channel", self.channel or [_CHANNEL])],
             modes=names("--mode", self.mode) or (None,),
             draws=self.draws,
             seed=self.seed,

@@ -14,7 +14,6 @@ from sinkscope.cli.choices import CHANNELS, FORMATS, PICTURES, PICTURES_TOGETHER
 from sinkscope.cli.grids import grid_progress
 from sinkscope.cli.groups import OptionGroup, option_name
 from sinkscope.cli.options import MOST, Names, finite, limit_option, many, numbers, positive, seed_of, several
-from sinkscope.discovery import parted_spec, read_settings
 from sinkscope.errors import UserError, refusing
 from sinkscope.files import make_folder, read_json, require_place, write_whole
 
@@ -83,13 +82,12 @@ def open_selective(name: str | None, device: str | None) -> Trained:
     return trained
 
 
-def read_channel(text: str) -> Channel:
+def channel_from(spec: str) -> Channel:
     """A channel with its parameters: "erasure:loss=0.2". Raises `UserError` for what is none."""
-    check_specs("channel", [text], CHANNELS)
-    from sinkscope.selection.channels import find_channel
+    check_specs("channel", [spec], CHANNELS)
+    from sinkscope.selection.channels import read_channel
 
-    name, given = parted_spec(text)
-    return find_channel(name, **read_settings(type(find_channel(name)), given, f"the channel {text!r}"))
+    return read_channel(spec)
 
 
 def check_figure(out: Path | None, *, overwrite: bool) -> None:
@@ -141,7 +139,7 @@ class TableOptions(DataOptions):
     @property
     def made_channel(self) -> Channel:
         """The channel. Raises `UserError` for an unknown one."""
-        return read_channel(self.channel or CHANNEL)
+        return channel_from(self.channel or CHANNEL)
 
     def check(self, *, timed: bool) -> None:
         """Raise `UserError` for what no table can have, whatever the model. timed: whether latencies are needed."""

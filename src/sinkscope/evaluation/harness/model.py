@@ -9,7 +9,9 @@ by their prompts alone, so each setting needs a file of its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from importlib.metadata import version
 from typing import Any
@@ -17,33 +19,95 @@ from typing import Any
 import torch
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sinkscope.decoding.texts import write_chat
-from sinkscope.errors import UserError
+from sinkscope.errors import UserError, memory_advice
+from sinkscope.evaluation.cache_stats import Meter, watched_for
+from sinkscope.evaluation.harness.answering import Scored, TaskRun, answer, check_pairs, plan_answers, score, task_of
 from sinkscope.evaluation.harness.arguments import Arguments, read_arguments
-from sinkscope.evaluation.harness.encoding import Encoder
-from sinkscope.evaluation.harness.generating import Question, answer
-from sinkscope.evaluation.harness.records import TaskRun
-from sinkscope.evaluation.harness.scoring import Pair, Scored, score, windows
-from sinkscope.evaluation.harness.settings import check_kind
-from sinkscope.evaluation.harness.working import counting, smaller_batches
+from sinkscope.evaluation.harness.requests import Encoder, Pair, check_kind
+from sinkscope.evaluation.inputs import Observer
 from sinkscope.families import Model, describe_model, load_model
 from sinkscope.families.describe import ModelDescription
 from sinkscope.interventions import CONTROLS
 
 
-class SinkscopeLM(LM):  # type: ignore[misc]  # the harness is untyped
+class HarnessModel(LM):  # type: ignore[misc]  # the harness is untyped
+    """Answers requests of the harness with a model of ours."""
+
+    def __init__(self, arguments: Arguments) -> None:
+        super().__init__()
+        self.arguments = arguments
+        self.meter = Meter()
+        self.runs: list[TaskRun] = []
+
+    @property
+    @abstractmethod
+    def model(self) -> Model:
+        """The model, loaded."""
+
+    @abstractmethod
+    def working(self, what: str, total: int) -> AbstractContextManager[Observer]:
+        """What goes on around so many requests, or windows of their texts."""
+
+    def check(self, requests: Sequence[Instance]) -> None:
+        """Raise `UserError` for requests of one kind that can't be answered."""
+        if requests[0].request_type == "generate_until":
+            plan_answers(self.model, self.arguments, requests)
+        else:
+            check_pairs(self.model, self.arguments, [pair for some in self._pairs(requests) for pair in some])
+
+    def generate_until(self, requests: Sequence[Instance]) -> list[str]:
+        """Answers, in the order of the requests."""
+        answers: dict[int, str] = {}
+        with self.working("generate", len(requests)) as observer:
+
+            def keep(number: int, text: str) -> None:
+                answers[number] = text
+                self.cache_hook.add_partial("generate_until", requests[number].args, text)
+                observer(len(answers))
+
+            self.runs += answer(self.model, self.arguments, requests, keep, self.meter)
+        return [answers[number] for number in range(len(requests))]
+
+    def loglikelihood(self, requests: Sequence[Instance]) -> list[Scored]:
+        """Log-likelihood of each continuation after its context, and whether greedy decoding gives it."""
+        scores = [one for [one] in self._scores(requests)]
+        for request, one in zip(requests, scores, strict=True):
+            self.cache_hook.add_partial("loglikelihood", request.args, one)
+        return scores
+
+    def loglikelihood_rolling(self, requests: Sequence[Instance]) -> list[float]:
+        """Log-likelihood of each text."""
+        return [sum(value for value, _ in some) for some in self._scores(requests)]
+
+    def _scores(self, requests: Sequence[Instance]) -> list[list[Scored]]:
+        scores, runs = score(self.model, self.arguments, requests, self._pairs(requests), self.working, self.meter)
+        self.runs += runs
+        return scores
+
+    def _pairs(self, requests: Sequence[Instance]) -> list[list[Pair]]:
+        encoder, found = Encoder(self.model), []
+        for number, one in enumerate(requests):
+            if one.request_type == "loglikelihood_rolling":
+                found.append(encoder.windows(one.args[0], f"text {number} of {task_of(one)}"))
+            else:
+                found.append([encoder.pair(one.args[0], one.args[1], f"request {number} of {task_of(one)}")])
+        return found
+
+
+class SinkscopeLM(HarnessModel):
     """`--model sinkscope`. Its arguments are those of `arguments.ARGUMENTS`; raises `UserError` for wrong ones."""
 
     def __init__(self, max_batch_size: object = None, **given: Any) -> None:
-        super().__init__()
         if max_batch_size is not None:
             raise UserError("max_batch_size goes with batch_size auto, which sinkscope has not; give --batch_size N")
-        self.arguments: Arguments = read_arguments(given)
+        super().__init__(read_arguments(given))
         self.description = describe_model(self.arguments.pretrained, revision=self.arguments.revision)
         _check(self.arguments, self.description)
         self._given = given
-        self._runs: list[TaskRun] = []
         self._template: str | None = None
 
     @classmethod
@@ -64,6 +128,21 @@ class SinkscopeLM(LM):  # type: ignore[misc]  # the harness is untyped
         """The model, loaded when it is first asked for."""
         asked = self.arguments
         return load_model(asked.pretrained, dtype=asked.dtype, device=asked.device, revision=asked.revision)
+
+    @contextmanager
+    def working(self, what: str, total: int) -> Iterator[Observer]:
+        """A progress bar on standard error where somebody watches, the model watched where a scorer needs that, and
+        advice where memory runs out."""
+        size, console = self.arguments.batch_size, Console(stderr=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        smaller = f"use --batch_size {size // 2}" if size > 1 else "use shorter texts or another device"
+        with (
+            memory_advice(f"memory ran out with batch size {size}: {smaller}"),
+            watched_for(self.model, self.arguments.condition.compression),
+            Progress(*columns, console=console, disable=not console.is_terminal) as bar,
+        ):
+            row = bar.add_task(what, total=total)
+            yield lambda done: bar.update(row, completed=done)
 
     @property
     def tokenizer(self) -> Any:
@@ -100,50 +179,10 @@ class SinkscopeLM(LM):  # type: ignore[misc]  # the harness is untyped
             continue_final_message=not add_generation_prompt,
         )
 
-    def generate_until(self, requests: Sequence[Instance]) -> list[str]:
-        """Answers, in the order of the requests."""
-        questions = [Question(task=_task(one), text=one.args[0], asked=one.args[1]) for one in requests]
-        answers: dict[int, str] = {}
-        with counting("generate", len(questions)) as observer, smaller_batches(self.arguments.batch_size):
-
-            def keep(number: int, text: str) -> None:
-                answers[number] = text
-                self.cache_hook.add_partial("generate_until", requests[number].args, text)
-                observer(len(answers))
-
-            self._runs += answer(self.model, self.arguments, questions, keep)
-        return [answers[number] for number in range(len(questions))]
-
-    def loglikelihood(self, requests: Sequence[Instance]) -> list[Scored]:
-        """Log-likelihood of each continuation after its context, and whether greedy decoding gives it."""
-        encoder = Encoder(self.model)
-        pairs = []
-        for number, one in enumerate(requests):
-            given, scored = encoder.pair(one.args[0], one.args[1], f"request {number} of {_task(one)}")
-            pairs.append([Pair(given=given, scored=scored)])
-        scores, runs = score(self.model, self.arguments, "loglikelihood", [_task(one) for one in requests], pairs)
-        self._runs += runs
-        for request, [one] in zip(requests, scores, strict=True):
-            self.cache_hook.add_partial("loglikelihood", request.args, one)
-        return [one for [one] in scores]
-
-    def loglikelihood_rolling(self, requests: Sequence[Instance]) -> list[float]:
-        """Log-likelihood of each text."""
-        encoder, context = Encoder(self.model), self.model.family.max_length
-        pairs = []
-        for number, one in enumerate(requests):
-            tokens = encoder.text(one.args[0], f"text {number} of {_task(one)}")
-            pairs.append(windows(tokens, encoder.start, context))
-        tasks = [_task(one) for one in requests]
-        scores, runs = score(self.model, self.arguments, "loglikelihood_rolling", tasks, pairs)
-        self._runs += runs
-        return [sum(value for value, _ in some) for some in scores]
-
     def get_model_info(self) -> dict[str, Any]:
         """What goes into the results file: the model, what was asked for, and what was run and removed."""
-        preset, masking = self.arguments.found_preset, self.arguments.masking
-        compression = self.arguments.compression
-        known = vars(self.description)
+        asked, known, loaded = self.arguments, vars(self.description), self.__dict__.get("model")
+        preset, condition = asked.found_preset, asked.condition.to_dict()
         own = (
             "name",
             "revision",
@@ -155,38 +194,34 @@ class SinkscopeLM(LM):  # type: ignore[misc]  # the harness is untyped
             "kv_heads",
             "max_length",
         )
-        loaded = self.__dict__.get("model")
         return {
             "model_num_parameters": self.description.parameters,
             "model_dtype": None if loaded is None else str(loaded.dtype),
-            "model_revision": self.arguments.revision or "main",
+            "model_revision": asked.revision or "main",
             "model_sha": self.description.revision or "",
             "sinkscope": {
                 "version": version("sinkscope"),
                 "model": {**{name: known[name] for name in own}, "device": loaded and str(loaded.device)},
                 "arguments": dict(self._given),
-                "preset": preset and {"name": self.arguments.preset, **vars(preset)},
-                "intervention": None if masking is None else masking.to_dict(),
-                "compression": None if compression is None else compression.to_dict(),
-                "runs": [one.to_dict() for one in self._runs],
+                "preset": preset and {"name": asked.preset, **vars(preset)},
+                "intervention": condition["intervention"],
+                "compression": condition["compression"],
+                "runs": [one.to_dict() for one in self.runs],
             },
         }
 
 
-def _task(request: Instance) -> str:
-    return str(request.task_name or "task")
-
-
 def _check(arguments: Arguments, description: ModelDescription) -> None:
     """What can be refused before a weight is read."""
-    name, preset, masking = description.name, arguments.found_preset, arguments.masking
+    name, preset, masking = description.name, arguments.found_preset, arguments.condition.intervention
     if preset is not None and preset.family != description.family:
         raise UserError(
             f"preset {arguments.preset} is of {preset.family} models, {name} is of the family {description.family}; "
             "give its settings one by one"
         )
     check_kind(arguments.decoding, description.bidirectional, name)
-    if arguments.compression is not None and description.bidirectional and arguments.decoding.get("cache") is None:
+    drops = arguments.condition.compression is not None
+    if drops and description.bidirectional and arguments.decoding.get("cache") is None:
         raise UserError(f"{name} sees in both directions: keys are dropped from a block cache only, so add cache=dual")
     if masking is None or description.mask_token_id is not None:
         return

@@ -23,7 +23,7 @@ _BATCH = 250
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class MeasuredStep:
     part: str
     number: int
     """From 1"""
@@ -61,7 +61,7 @@ def _accuracy(model: SelectiveViT, data: ImageSet, alpha: float, link: Link | No
     return right / n, sent / n
 
 
-def add_row(out: Path, row: Measured) -> None:
+def add_row(out: Path, row: MeasuredStep) -> None:
     """Add a line; the same pass is not told twice."""
     rows = [one for one in read_log(out) if (one["part"], one["number"]) != (row.part, row.number)]
     text = "".join(json.dumps(one) + "\n" for one in [*rows, asdict(row)])
@@ -75,7 +75,7 @@ def read_log(out: Path) -> list[dict[str, Any]]:
         return []
     with refusing(f"{file} is damaged", "remove it: the passes that come are written anew"):
         rows = [parse_json(line) for line in read_regular(file).splitlines()]
-        names = {field.name for field in fields(Measured)}
+        names = {field.name for field in fields(MeasuredStep)}
         if not all(type(row) is dict and names <= row.keys() and type(row["scores"]) is dict for row in rows):
             raise ValueError(f"a line is no pass, which has {', '.join(sorted(names))}")
         return rows

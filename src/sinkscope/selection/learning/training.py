@@ -28,7 +28,7 @@ from sinkscope.families.model import parse_device
 from sinkscope.files import read_json, write_whole
 from sinkscope.selection.backbones import wrap
 from sinkscope.selection.data import ImageSet, Splits
-from sinkscope.selection.learning.log import Measured, add_row, measure
+from sinkscope.selection.learning.log import MeasuredStep, add_row, measure
 from sinkscope.selection.learning.recipe import SelectionRecipe, recipe_from
 from sinkscope.selection.learning.steps import Drawn, draw, selecting_loss, steps_in_pass, whole_loss
 from sinkscope.selection.model import SelectiveViT
@@ -215,7 +215,7 @@ def _learn(
         scores, loss = measure(model, splits.validation, recipe), total / length
         add_row(
             out,
-            Measured(part=part.name, number=number + 1, loss=loss, learning_rate=learning_rate, scores=scores),
+            MeasuredStep(part=part.name, number=number + 1, loss=loss, learning_rate=learning_rate, scores=scores),
         )
         done = TrainingProgress(step=(number + 1) * length, loss=loss, seconds=0.0)
         with checkpoints.saving(folder):
