@@ -100,7 +100,8 @@ class MeasuredOptions(OptionGroup):
         whole_numbers("--lengths", self.lengths), numbers("--depths", self.depths)
         for name in self.tasks:
             family = re.match("infilling-|likelihood-|lm-eval:", name)
-            if not (family or name in MEASURES[:-2] or Path(name).is_file() or is_filed("task", name)):
+            filed = is_filed("task", name) or is_filed("measure", name)
+            if not (family or name in MEASURES[:-2] or Path(name).is_file() or filed):
                 there = ", ".join(MEASURES)
                 raise UserError(f"unknown task {name!r}; choose one of {there}, FILE being a text file")
 
