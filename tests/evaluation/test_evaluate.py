@@ -195,7 +195,7 @@ FEW = Task(name="few", summary="seven questions", gen_length=4, stream=_seven, i
         (
             FEW,
             {"n": 8, "max_example_tokens": 20},
-            "few has only 7 different prompts in a room of 20 tokens, 8 were asked for",
+            "few has only 7 different prompts of at most 20 tokens, 8 were asked for",
         ),
         ("passkey", {"n": 50, "max_example_tokens": 400}, rf"4 make \d+, the context is {CONTEXT}"),
         ("copy", {"settings": "other"}, "takes De.* settings, got De"),
