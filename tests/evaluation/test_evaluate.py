@@ -191,7 +191,7 @@ FEW = Task(name="few", summary="seven questions", gen_length=4, stream=_seven, i
         ("riddles", {}, r"unknown task 'riddles': use one of arithmetic-1, .*, sort, "),
         ("copy", {"n": 0}, "n must be a whole number of at least 1, got 0"),
         ("copy", {"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
-        ("copy", {"max_example_tokens": -3}, "room must be a whole number of at least 1, got -3"),
+        ("copy", {"max_example_tokens": -3}, "max_example_tokens must be a whole number of at least 1, got -3"),
         (
             FEW,
             {"n": 8, "max_example_tokens": 20},

@@ -186,7 +186,7 @@ def test_a_stream_that_ends() -> None:
     [
         (0, 64, "n must be a whole number of at least 1, got 0"),
         (2.5, 64, "n must be a whole number of at least 1, got 2.5"),
-        (3, 0, "room must be a whole number of at least 1, got 0"),
+        (3, 0, "max_example_tokens must be a whole number of at least 1, got 0"),
     ],
 )
 def test_numbers_that_cannot_be(n: int, room: int, message: str) -> None:

@@ -156,8 +156,8 @@ def examples(task: Task, n: int, seed: int = 0, max_example_tokens: int = MAX_EX
         if len(found) == n:
             return list(found.values())
     raise UserError(
-        f"{task.name} has only {len(found)} different prompts of at most {max_example_tokens} tokens, {n} were asked for; "
-        "lower n, or allow more tokens"
+        f"{task.name} has only {len(found)} different prompts of at most {max_example_tokens} tokens, {n} were asked "
+        "for; lower n, or allow more tokens"
     )
 
 
