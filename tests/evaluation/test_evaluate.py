@@ -191,11 +191,11 @@ FEW = Task(name="few", summary="seven questions", gen_length=4, stream=_seven, i
         ("riddles", {}, r"unknown task 'riddles': use one of arithmetic-1, .*, sort, "),
         ("copy", {"n": 0}, "n must be a whole number of at least 1, got 0"),
         ("copy", {"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
-        ("copy", {"max_example_tokens": -3}, "room must be a whole number of at least 1, got -3"),
+        ("copy", {"max_example_tokens": -3}, "max_example_tokens must be a whole number of at least 1, got -3"),
         (
             FEW,
             {"n": 8, "max_example_tokens": 20},
-            "few has only 7 different prompts in a room of 20 tokens, 8 were asked for",
+            "few has only 7 different prompts of at most 20 tokens, 8 were asked for",
         ),
         ("passkey", {"n": 50, "max_example_tokens": 400}, rf"4 make \d+, the context is {CONTEXT}"),
         ("copy", {"settings": "other"}, "takes De.* settings, got De"),

@@ -72,7 +72,7 @@ def always(expected: str, got: str) -> bool:
 
 @pytest.mark.parametrize("name", sorted(TASKS))
 def test_a_context_is_the_head_of_its_prompt(name: str) -> None:
-    for one in examples(find_task(name), 4, room=40):
+    for one in examples(find_task(name), 4, max_example_tokens=40):
         assert one.prompt.startswith(one.context) and one.prompt != one.context
         assert (one.context == "") == (name in ("copy", "reverse", "sort"))
 

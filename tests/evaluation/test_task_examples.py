@@ -131,12 +131,14 @@ def test_the_canvas_holds_the_longest_answer_and_little_more(task: Task) -> None
 def test_texts_keep_to_their_room_and_vary() -> None:
     for name in ("passkey", "lookup"):
         for room in (48, 64, 160):
-            lengths = [len(encode(one.prompt + one.answer)) for one in examples(find_task(name), 300, room=room)]
+            lengths = [
+                len(encode(one.prompt + one.answer)) for one in examples(find_task(name), 300, max_example_tokens=room)
+            ]
             assert max(lengths) <= room
             assert max(lengths) > 0.6 * room
             assert len({*lengths}) > 3
             assert min(lengths) <= 32
-        assert all(len(encode(one.prompt)) <= 32 for one in examples(find_task(name), 20, room=24))
+        assert all(len(encode(one.prompt)) <= 32 for one in examples(find_task(name), 20, max_example_tokens=24))
 
 
 def test_the_same_examples_in_every_process() -> None:
@@ -164,9 +166,9 @@ def test_as_many_lists_as_there_are_and_no_more() -> None:
         return (Example(f"Copy {number % 7} =>", "") for number in range(10**5))
 
     task = replace(find_task("copy"), stream=seven)
-    assert len({one.prompt for one in examples(task, 7, room=24)}) == 7
-    with pytest.raises(UserError, match="copy has only 7 different prompts in a room of 24 tokens, 8 were asked for"):
-        examples(task, 8, room=24)
+    assert len({one.prompt for one in examples(task, 7, max_example_tokens=24)}) == 7
+    with pytest.raises(UserError, match="copy has only 7 different prompts of at most 24 tokens, 8 were asked for"):
+        examples(task, 8, max_example_tokens=24)
 
 
 def test_a_stream_that_ends() -> None:
@@ -174,8 +176,8 @@ def test_a_stream_that_ends() -> None:
         yield from (Example(f"{number} {room} {random.random()}", "") for number in range(3))
 
     task = Task(name="three", summary="", gen_length=4, stream=three, is_right=exact)
-    assert [one.prompt[:4] for one in examples(task, 3, room=33)] == ["0 33", "1 33", "2 33"]
-    with pytest.raises(UserError, match="three has only 3 different prompts in a room of 64 tokens, 4 were asked for"):
+    assert [one.prompt[:4] for one in examples(task, 3, max_example_tokens=33)] == ["0 33", "1 33", "2 33"]
+    with pytest.raises(UserError, match="three has only 3 different prompts of at most 64 tokens, 4 were asked for"):
         examples(task, 4)
 
 
@@ -184,9 +186,9 @@ def test_a_stream_that_ends() -> None:
     [
         (0, 64, "n must be a whole number of at least 1, got 0"),
         (2.5, 64, "n must be a whole number of at least 1, got 2.5"),
-        (3, 0, "room must be a whole number of at least 1, got 0"),
+        (3, 0, "max_example_tokens must be a whole number of at least 1, got 0"),
     ],
 )
 def test_numbers_that_cannot_be(n: int, room: int, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        examples(find_task("copy"), n, room=room)
+        examples(find_task("copy"), n, max_example_tokens=room)

@@ -4,8 +4,8 @@
     read_questions(Path("my.jsonl"))    # a task of one's own
 
 The tasks of the little language have held-out problems only. Of a problem with several questions only the first is
-asked. Texts are told in 24 tokens up to the room given, so that their lengths vary; only passkey and look-up fill the
-room. The same task, seed and room give the same examples on every machine; fewer of them are the first of more.
+asked. Texts are told in 24 tokens up to the number allowed, so that their lengths vary; only passkey and look-up fill
+them. The same task, seed and number give the same examples on every machine; fewer of them are the first of more.
 
 White space does not count in an answer, because a tokenizer with one token a digit may say "12" as "1 2". Misleads: an
 answer that says more than was asked is wrong for `exact`, and right for the others if its number is; `last_number`
@@ -139,17 +139,16 @@ for _task in synthetic_tasks:
 find_task = TASKS.find
 
 
-def examples(task: Task, n: int, seed: int = 0, room: int = MAX_EXAMPLE_TOKENS) -> list[Example]:
-    """`n` held-out examples with distinct prompts whose texts take at most about `room` tokens.
+def examples(task: Task, n: int, seed: int = 0, max_example_tokens: int = MAX_EXAMPLE_TOKENS) -> list[Example]:
+    """`n` held-out examples with distinct prompts whose texts take at most about `max_example_tokens`.
 
-    Raises `UserError` where n or room is less than 1, and where the task has fewer than n distinct prompts in that
-    room.
+    Raises `UserError` where a number is less than 1, and where the task has fewer than n distinct prompts so short.
     """
-    for name, value in (("n", n), ("room", room)):
+    for name, value in (("n", n), ("max_example_tokens", max_example_tokens)):
         check_count(name, value)
     found: dict[str, Example] = {}
     repeated = 0
-    for example in task.stream(Random(f"{task.name} {seed}"), room):
+    for example in task.stream(Random(f"{task.name} {seed}"), max_example_tokens):
         repeated = repeated + 1 if example.prompt in found else 0
         if repeated == _PATIENCE:
             break
@@ -157,8 +156,8 @@ def examples(task: Task, n: int, seed: int = 0, room: int = MAX_EXAMPLE_TOKENS) 
         if len(found) == n:
             return list(found.values())
     raise UserError(
-        f"{task.name} has only {len(found)} different prompts in a room of {room} tokens, {n} were asked for; "
-        "lower n, or give more room"
+        f"{task.name} has only {len(found)} different prompts of at most {max_example_tokens} tokens, {n} were asked "
+        "for; lower n, or allow more tokens"
     )
 
 
