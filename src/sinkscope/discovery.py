@@ -63,6 +63,10 @@ class Names(Mapping[str, T]):
         self._things[name] = thing
         return thing
 
+    def drop(self, name: str) -> None:
+        """Take one out again."""
+        self._things.pop(name, None)
+
     def file(self, name: str) -> Callable[[T], T]:
         """Decorator that files what it decorates."""
         return lambda thing: self.add(name, thing)
@@ -78,6 +82,8 @@ class Names(Mapping[str, T]):
 
 _ALL: dict[str, list[Names[Any]]] = {}
 """All registers by their word."""
+_PLUGGED: dict[Path, list[tuple[Names[Any], str]]] = {}
+"""What each plugin has filed."""
 
 
 def _same(one: object, other: object) -> bool:
@@ -159,7 +165,7 @@ def _read_value(text: str, hint: Any, where: str) -> Any:
     try:
         if bool in kinds:
             return {"true": True, "false": False}[text.lower()]
-        if int in kinds and re.fullmatch(r"[+-]?\d+", text):
+        if int in kinds and re.fullmatch(r"[+-]?\d{1,15}", text):
             return int(text)
         if kinds and isfinite(float(text)) and float in kinds:
             return float(text)
@@ -167,7 +173,8 @@ def _read_value(text: str, hint: Any, where: str) -> Any:
         pass
     if kinds:
         wanted = " or ".join({int: "a whole number", float: "a number", bool: "true or false"}[one] for one in kinds)
-        raise UserError(f"{where} takes {wanted}, got {text!r}")
+        long = ", of at most 15 digits" if re.fullmatch(r"[+-]?\d+", text) else ""
+        raise UserError(f"{where} takes {wanted}{long}, got {text!r}")
     return text
 
 
@@ -200,8 +207,16 @@ def load_plugin(file: Path) -> None:
         raise UserError(f"the plugin {file} is no Python file; its name must end with .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    for names, filed in _PLUGGED.pop(file.resolve(), ()):  # a file that was changed and is run again
+        names.drop(filed)
+    before = {id(names): set(names) for some in _ALL.values() for names in some}
     with refusing(f"the plugin {file} can't be run", "mend it; it is imported as a Python module"):
-        spec.loader.exec_module(module)
+        try:
+            spec.loader.exec_module(module)
+        except SystemExit as error:
+            raise ImportError(f"it ends the program, SystemExit({error.code})") from error
+    every = [names for some in _ALL.values() for names in some]
+    _PLUGGED[file.resolve()] = [(names, one) for names in every for one in set(names) - before.get(id(names), set())]
 
 
 @cache

@@ -60,9 +60,9 @@ def test_controls_may_be_none(sinkscope: Command, twin: Path) -> None:
         assert {cell["masked"] for cell in cells} == {"plain", "sinks", *named}
 
 
-def test_needles_are_found_with_sinks_masked(sinkscope: Command, twin_folders: dict[str, Path]) -> None:
+def test_needles_are_found_with_sinks_masked(sinkscope: Command) -> None:
     given = ("--task", "needle", "--lengths", "32", "--depths", "0,1", "--n", 2, "--strongest", 1, "--json")
-    found = sinkscope("ablate", twin_folders["twin-ar"], *given).document
+    found = sinkscope("ablate", "twin-ar", *given).document
     assert {(cell["task"], cell["n"]) for cell in found["cells"]} == {("needle", 2)}
     assert found["cells"][1]["keys_cut"] == pytest.approx(1)
 

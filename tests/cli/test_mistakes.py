@@ -145,7 +145,8 @@ MISTAKES: dict[str, tuple[str, Rows]] = {
     ]),
     "ablate {twin} --n 2": ("--max-example-tokens 24", [
         ("--task infilling-0.3 --texts nowhere.txt", "No such file or directory"),
-        ("--task infilling-half", "the ratio must be a number"),
+        ("--task infilling-half", "the ratio must be a number above 0"),
+        ("--task infilling-nan", "the ratio must be a number above 0"),
         ("--task infilling-0.3", "--detect same --first-step 0"),
         ("--task chess", "unknown task 'chess'"),
     ]),

@@ -25,7 +25,7 @@ QUESTIONS: list[dict[str, Any]] = [
     },
     {
         "prompt": "The key of amber is 7. What is the key of amber? =>", "answer": "7",
-        "context": "The key of amber is 7.", "gen_length": 9,
+        "context": "The key of amber is 7.",
     },
 ]  # fmt: skip
 

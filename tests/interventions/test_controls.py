@@ -194,7 +194,7 @@ def test_lowest_ranked_takes_what_comes_first(situation: Situation, more: int) -
 
 
 def test_the_registry() -> None:
-    assert sorted(CONTROLS) == ["equal-mass", "equal-mass-at-step", "lowest", "mask-matched", "random"]
+    assert {"equal-mass", "equal-mass-at-step", "lowest", "mask-matched", "random"} <= set(CONTROLS)
     for name, control in CONTROLS.items():
         assert issubclass(control, Control)
         assert control.name == name

@@ -111,10 +111,10 @@ class MeasuredOptions(OptionGroup):
         return names("--task", self.task)
 
     def options(self, *, cached: bool, when: str | None) -> MeasureOptions:
-        """What is measured on. Raises `UserError` for an option that no task heeds."""
+        """What is measured on."""
         from sinkscope.evaluation import BlockCaching, Examples, MeasureOptions
 
-        made = MeasureOptions(
+        return MeasureOptions(
             examples=Examples(
                 n=self.limit,
                 seed=self.seed or 0,
@@ -129,10 +129,9 @@ class MeasuredOptions(OptionGroup):
             depths=numbers("--depths", self.depths) or None,
             blocks=BlockCaching(cache=self.cache or _CACHE, length=self.block_length),
         )
-        self._check_heeded(cached)
-        return made
 
-    def _check_heeded(self, cached: bool) -> None:
+    def check_heeded(self, *, cached: bool) -> None:
+        """Raise `UserError` for an option that no task, each of which there is, heeds."""
         from sinkscope.evaluation.measures import heeded
 
         for option, heeds in _HEEDED.items():
@@ -259,6 +258,7 @@ def _run(
     from sinkscope.evaluation import find_measures
 
     find = find_measures(measured.tasks, options)  # before a model is loaded for nothing
+    measured.check_heeded(cached=options.cached)
     with keeping.told_at_interrupt():
         models = [
             open_model(name, opening.dtype, opening.device, opening.revision) for name in dict.fromkeys(model_names)

@@ -7,6 +7,7 @@ import copy
 import functools
 import inspect
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import MISSING, dataclass, fields
 from math import isfinite, isnan
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Annotated, Any, ClassVar, get_args, get_type_hints
 import typer
 
 from sinkscope.discovery import load_plugin
-from sinkscope.errors import UserError
+from sinkscope.errors import UserError, refusing
 from sinkscope.seeds import MOST_SEED
 
 _LONGEST = 4096
@@ -64,10 +65,13 @@ def add_command(app: typer.Typer, name: str, command: Callable[..., None]) -> No
     def wrapped(**kwargs: Any) -> None:
         for option in options:
             _check(_written(option), kwargs[option.name], free=option.name in (*_FREE, *_INFINITE))
-        for file in kwargs.pop("plugin", None) or ():  # before options are looked at that may name what is in it
+        plugins = kwargs.pop("plugin", None) or ()
+        for file in plugins:  # before options are looked at that may name what is in it
             load_plugin(file)
         made = {name: group(**{f.name: kwargs.pop(f.name) for f in fields(group)}) for name, group in groups.items()}
-        command(**made, **kwargs)
+        named = ", ".join(map(str, plugins))
+        with refusing(f"the command failed with the plugin {named}", "mend it") if plugins else nullcontext():
+            command(**made, **kwargs)
 
     wrapped.__signature__ = signature.replace(parameters=options)  # type: ignore[attr-defined]
     wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in options}

@@ -140,7 +140,8 @@ class OneMasking(MaskingOptions):
             return None
         from sinkscope.interventions import read_keys
 
-        return self.masking(read_keys(self.mask), self.mask_control)
+        masking = self.masking(read_keys(self.mask), self.mask_control)
+        return None if masking.idle and self.mask_control is None else masking
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -152,7 +152,14 @@ class LayerRules:
         rows = zip(counts, seen.real[:, 0].sum(-1).tolist(), seen.length.tolist(), strict=True)
         for (count, held, length), prompt in zip(rows, seen.prompt_length.tolist(), strict=True):
             check_protected(self.scorer, count, held, length, prompt)
-        return only_kept(contents, choose_kept(self.scorer.importance(seen), seen.real, counts))
+        importance = self.scorer.importance(seen)
+        if importance.shape != seen.real.shape or bool(importance.isnan().all()):
+            wanted = tuple(seen.real.shape)
+            raise UserError(
+                f"scorer {self.scorer.name!r} must give numbers (batch, kv_head, key) = {wanted}, one at least, got "
+                f"{'NaN alone' if importance.shape == seen.real.shape else tuple(importance.shape)}"
+            )
+        return only_kept(contents, choose_kept(importance, seen.real, counts))
 
     def shown(self, contents: Contents, seeds: Sequence[int], scale: float) -> CachedLayer:
         """What a scorer sees of a layer."""

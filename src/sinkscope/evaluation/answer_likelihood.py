@@ -6,6 +6,8 @@ Exact for an autoregressive model. For one with masks the mean of Monte Carlo dr
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -76,7 +78,9 @@ class AnswerNats(KeysMeasure):
 
     def settings(self) -> dict[str, Any]:
         """Examples."""
-        return {"task": self.task, "n": self.n, **self.drawn}
+        tokens = json.dumps([[one.given, one.scored] for one in self.passages])
+        digest = hashlib.sha256(tokens.encode()).hexdigest()[:32]
+        return {"task": self.task, "n": self.n, **self.drawn, "questions": digest}
 
 
 @dataclass(frozen=True, kw_only=True)

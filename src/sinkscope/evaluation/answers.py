@@ -12,10 +12,8 @@ answer is wrong. The interval is about the choice of examples, not about wording
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import asdict, dataclass, replace
 from itertools import takewhile
 from typing import Any
@@ -33,7 +31,7 @@ from sinkscope.evaluation.conditions import POINTS, KeysCondition
 from sinkscope.evaluation.eviction_points import EVICTION_POINTS, Answering, Question, Unmetered, answering
 from sinkscope.evaluation.inputs import Observer, check_naming, example_name
 from sinkscope.evaluation.measuring import KeysMeasure, MeasureOptions
-from sinkscope.evaluation.tasks import MAX_EXAMPLE_TOKENS, Example, Task, check_count, examples, find_task
+from sinkscope.evaluation.tasks import MAX_EXAMPLE_TOKENS, Example, Task, check_count, digest, examples, find_task
 from sinkscope.families import Model
 from sinkscope.grids import Outcome
 from sinkscope.intervals import wilson_interval
@@ -307,7 +305,7 @@ class ExactAnswers(KeysMeasure):
         answer = self.decoding.new_tokens
         if longest + answer > context:
             advice = f"name smaller {'--lengths' if 'lengths' in self.drawn else '--max-example-tokens'}"
-            if "questions" in self.drawn:
+            if self.kind.size is not None:
                 advice = "shorten it, or write a smaller gen_length in the first line of its file"
             raise UserError(
                 f"an example of {longest} tokens and its answer of {answer} make {longest + answer}, the context is "
@@ -320,11 +318,7 @@ def make_answers(model: Model, task: Task, options: MeasureOptions) -> ExactAnsw
     asked = options.examples
     n = asked.n if task.size is None else min(asked.n, task.size)
     drawn = examples(task, n, asked.seed, asked.max_example_tokens)
-    how: dict[str, Any] = {"seed": asked.seed, "max_example_tokens": asked.max_example_tokens}
-    if task.size is not None:  # of a file, which may have been edited since
-        right = getattr(task.is_right, "__qualname__", repr(task.is_right))
-        told = json.dumps([right, *([one.prompt, one.answer, one.context] for one in drawn)])
-        how["questions"] = hashlib.sha256(told.encode()).hexdigest()[:32]
+    how = {"seed": asked.seed, "max_example_tokens": asked.max_example_tokens, "questions": digest(task, drawn)}
     few = () if n == asked.n else (f"{task.name} has {n} questions, all are taken where {asked.n} were asked for",)
     return lay_out_answers(model, task, drawn, options, drawn=how, notes=few)
 
@@ -345,15 +339,16 @@ def lay_out_answers(
     """
     point = options.point(model, POINTS)
     _check_tokenizer(model, task.name)
+    questions = tuple(_questions(model, examples))
     if point == "context":
-        check_has_context(task.name, examples)
+        check_has_context(task.name, [one.context for one in questions])
     caution = None if point is None else EVICTION_POINTS[point].caution
     laid = ExactAnswers(
         model=model,
         point=point,
         kind=task,
         examples=tuple(examples),
-        questions=tuple(_questions(model, examples)),
+        questions=questions,
         decoding=_decoding(model, task, options),
         batch_size=options.examples.batch_size,
         drawn=drawn,
@@ -364,12 +359,14 @@ def lay_out_answers(
     return laid
 
 
-def check_has_context(task: str, examples: Sequence[Example]) -> None:
-    """Raise `UserError` for examples that are all question."""
-    if not all(one.context for one in examples):
+def check_has_context(task: str, contexts: Sequence[Sized]) -> None:
+    """Raise `UserError` where a context, a text or its tokens, is empty: an example that is all question."""
+    without = [number for number, one in enumerate(contexts) if not len(one)]
+    if without:
+        which = "" if len(without) == len(contexts) else f", example {without[0]} for one,"
         raise UserError(
-            f"the task {task} has no context before its question that could be compressed alone: compress the whole "
-            "prompt (--when prompt), or take another task"
+            f"the task {task}{which} has no context before its question that could be compressed alone: compress the "
+            "whole prompt (--when prompt), or take another task"
         )
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from sinkscope.discovery import Names
+from sinkscope.discovery import Names, load_installed_plugins
 from sinkscope.errors import UserError
 from sinkscope.evaluation import needle, text_measures
 from sinkscope.evaluation.answer_likelihood import LIKELIHOOD, make_likelihood
@@ -78,9 +78,14 @@ NAMES = (
 
 def find_measures(names: Sequence[str], options: MeasureOptions) -> list[MakeMeasure]:
     """As `find_measure`, each name once, so that no two measures are called alike."""
-    distinct = list(dict.fromkeys(names))
+    distinct = list(dict.fromkeys(map(_spelled, names)))
     called = Counter([*NAMES, *(Path(name).name for name in distinct if name not in NAMES)])
     return [find_measure(name, options, name if called[Path(name).name] > 1 else None) for name in distinct]
+
+
+def _spelled(name: str) -> str:
+    """A share of masks in one way: infilling-0.30 is infilling-0.3."""
+    return f"{INFILLING}{_ratio(name):g}" if name.startswith(INFILLING) else name
 
 
 def find_measure(name: str, options: MeasureOptions, called: str | None = None) -> MakeMeasure:
@@ -123,6 +128,9 @@ def _kind(name: str, called: str | None) -> MeasureKind:
         return MeasureKind(lambda model, options: make_likelihood(model, task, options), heeds)
     if name.startswith(LM_EVAL) and name not in NAMES:
         return _of_harness(name.removeprefix(LM_EVAL), called)
+    load_installed_plugins()
+    if name in MEASURES or name in TASKS:
+        return _kind(name, called)
     file = Path(name)
     if name in NAMES or not file.is_file():
         raise UserError(f"unknown task {name!r}; choose one of {', '.join(NAMES)}, FILE being a text file")
@@ -136,7 +144,8 @@ def _of_task(task: Task) -> MeasureKind:
     def check(options: MeasureOptions) -> None:
         asked = options.examples
         if options.cached and options.when == "context":
-            check_has_context(task.name, draw_examples(task, 1, asked.seed, asked.max_example_tokens))
+            drawn = draw_examples(task, 1, asked.seed, asked.max_example_tokens)
+            check_has_context(task.name, [one.context for one in drawn])
 
     heeds = frozenset({"seed", "max_example_tokens", "blocks"} if task.size is None else {"blocks"})
     return MeasureKind(lambda model, options: make_answers(model, task, options), heeds, check)
@@ -174,6 +183,9 @@ def _check_file(file: Path, options: MeasureOptions) -> None:
 
 def _ratio(name: str) -> float:
     try:
-        return float(name.removeprefix(INFILLING))
+        ratio = float(name.removeprefix(INFILLING))
     except ValueError:
-        raise UserError(f"task {name!r}: the ratio must be a number, infilling-0.3 for example") from None
+        ratio = 0.0
+    if not 0 < ratio <= 1:
+        raise UserError(f"task {name!r}: the ratio must be a number above 0 and at most 1, infilling-0.3 for example")
+    return ratio

@@ -15,8 +15,10 @@ three digits, of which about a hundred values are held out; its prompts differ b
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -36,6 +38,7 @@ _LEAST_ROOM = 24
 """The shortest texts are told in so many tokens, or in all the room there is if that is less."""
 _PATIENCE = 2000
 """So many repetitions in a row mean that there is nothing new to come."""
+_FIELDS = frozenset({"id", "prompt", "answer", "context", "check", "gen_length"})
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 AnswerCheck = Callable[[str, str], bool]
@@ -161,6 +164,15 @@ def examples(task: Task, n: int, seed: int = 0, max_example_tokens: int = MAX_EX
     )
 
 
+def digest(task: Task, drawn: Sequence[Example]) -> str:
+    """What is asked and when an answer is right: a file or a plugin with them may have been edited since."""
+    code = getattr(task.is_right, "__code__", None)
+    right = repr(task.is_right) if code is None else [code.co_code.hex(), *map(str, code.co_names)]
+    constants = [] if code is None else [repr(one) for one in code.co_consts if not hasattr(one, "co_code")]
+    told = json.dumps([right, constants, *([one.prompt, one.answer, one.context] for one in drawn)])
+    return hashlib.sha256(told.encode()).hexdigest()[:32]
+
+
 def check_count(name: str, value: int) -> None:
     """Refuse what is no whole number of at least 1."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -185,7 +197,12 @@ def read_questions(file: Path) -> Task:
     asked = [_question(file, number, line) for number, line in lines.items()]
     if not asked:
         raise UserError(f"{file} holds no question; write one a line")
-    told = parse_json(next(iter(lines.values())).encode())
+    first, told = next(iter(lines)), parse_json(next(iter(lines.values())).encode())
+    for number, line in lines.items():
+        for name in ("check", "gen_length"):
+            other = parse_json(line.encode())
+            if name in other and other[name] != told.get(name):
+                raise UserError(f"{file}, line {number}: {name} is that of all questions; say it in line {first}")
     check, length = told.get("check", "exact"), told.get("gen_length", 64)
     if not isinstance(check, str) or check not in CHECKS:
         raise UserError(f"{file}: check must be one of {', '.join(CHECKS)}, got {check!r}")
@@ -209,4 +226,11 @@ def _question(file: Path, number: int, line: str) -> Example:
         raise UserError(f"{file}, line {number}: {wanted} was wanted") from error
     if not all(isinstance(text, str) for text in texts) or not texts[0] or not texts[0].startswith(texts[2]):
         raise UserError(f"{file}, line {number}: {wanted} was wanted")
+    if any("\ud800" <= letter <= "\udfff" for text in texts for letter in text):
+        raise UserError(f"{file}, line {number} holds half a letter (a lone surrogate), which no tokenizer takes")
+    unknown = sorted(set(told) - _FIELDS)
+    if unknown:
+        raise UserError(
+            f"{file}, line {number} has {unknown[0]!r}, which no question has: {', '.join(sorted(_FIELDS))}"
+        )
     return Example(*texts)

@@ -143,7 +143,14 @@ class FilledPositions(KeysMeasure):
         """Texts and masks."""
         plan = self.plan
         tokens = [row.tokens for row in plan.rows]
-        return {"task": self.task, **self.texts.settings(), "tokens": tokens, "draws": plan.draws, "seed": plan.seed}
+        return {
+            "task": self.task,
+            **self.texts.settings(),
+            "tokens": tokens,
+            "draws": plan.draws,
+            "seed": plan.seed,
+            "ratio": plan.ratios[0],
+        }
 
 
 def make_infilling(model: Model, options: MeasureOptions, ratio: float) -> FilledPositions:

@@ -14,6 +14,7 @@ chance. Where random keeps the first tokens by luck it does much better, so give
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -237,7 +238,9 @@ def verdicts(cells: Sequence[KeysCell]) -> list[Verdict]:
     for one in contrasts(cells):
         compress = one.cell.condition.compression
         assert compress is not None
-        key = (one.cell.experiment, one.cell.condition.dropping, one.cell.condition.point, compress.prune_after)
+        condition = one.cell.condition
+        beside = json.dumps(condition.to_dict()["intervention"], sort_keys=True)
+        key = (one.cell.experiment, condition.dropping, condition.point, compress.prune_after, beside)
         by_scorer.setdefault(key, []).append(one)
     said += [_compared(some) for some in by_scorer.values()]
     said += [_kept_all(cell) for cell in cells if nothing_dropped(cell)]
@@ -260,12 +263,18 @@ def _controls_of(cell: KeysCell, cells: Sequence[KeysCell]) -> list[KeysCell]:
 def _compared(some: Sequence[EvictionContrast]) -> Verdict:
     one = some[0].cell
     found = [(this.cell.condition.kept, this.gain, "") for this in some]
-    where = f"{one.model}, {one.task} (n = {one.outcome.n})"
+    where = f"{one.model}, {one.task} (n = {one.outcome.n}{_beside(one)})"
     return at_places(where, one.condition.dropping, told_draws("random", some[0].draws), found)
+
+
+def _beside(cell: KeysCell) -> str:
+    """What is masked in the cell."""
+    masked = cell.condition
+    return "" if masked.intervention is None else f", {masked.keys} {masked.masked} masked"
 
 
 def _kept_all(cell: KeysCell) -> Verdict:
     decoding = cell.condition.point == "decode"
     why = "no layer ever held more than --prune-after keys" if decoding else "the budget keeps every key"
-    where = f"{cell.model}, {cell.task}, {cell.condition.dropping} at {cell.condition.kept}"
+    where = f"{cell.model}, {cell.task}, {cell.condition.dropping} at {cell.condition.kept}{_beside(cell)}"
     return Verdict(where=where, kind="nothing done", said=f"nothing was dropped: {why}")

@@ -108,11 +108,11 @@ TABLES = Tables(
     columns=COLUMNS,
     shown=_shown,
     parts={
-        "dropping": ("when", "prune_after", "cache", "block_length"),
-        "masking": ("masked",),
+        "dropping": ("prune_after", "cache", "block_length"),
         "examples": ("texts", "window", "lengths", "depths", "seed", "max_example_tokens", "batch_size"),
         "run": ("dtype", "device", "sinkscope", "torch", "transformers"),
     },
+    apart=("masked", "when"),
     left_out=[_LEAN[:count] for count in range(len(_LEAN) + 1)],
 )
 """How such grids are shown."""

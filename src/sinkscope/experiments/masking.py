@@ -148,7 +148,7 @@ class MaskingContrast:
     task: str
     keys: str
     masking: str
-    """How keys are masked, where that is not as published."""
+    """How keys are masked, where that is not as published, and what is dropped beside."""
     control: str
     draws: int
     cost: Difference
@@ -248,7 +248,7 @@ def _contrast(cell: KeysCell, others: Sequence[KeysCell]) -> MaskingContrast:
         model=cell.model,
         task=cell.task,
         keys=cell.condition.keys,
-        masking=cell.condition.masking,
+        masking=_how(cell.condition),
         control=others[0].condition.masked,
         draws=len(others),
         cost=gain(cell.better, [one.outcome for one in others], [cell.outcome]),
@@ -272,7 +272,7 @@ def _uncompared(cell: KeysCell, untouched: KeysCell) -> Verdict:
         said = f"nothing was masked, so nothing is compared: {why}"
     else:
         said = f"not compared with {untouched.condition.masked}, under which nothing was masked: {why}"
-    where = _where(cell.model, cell.task, cell.condition.keys, cell.condition.masking)
+    where = _where(cell.model, cell.task, cell.condition.keys, _how(cell.condition))
     return Verdict(where=where, kind="nothing done", said=said)
 
 
@@ -285,6 +285,12 @@ def _compared(one: MaskingContrast) -> Verdict:
         if one.unequal is not None:
             said = f"{said}; UNEQUAL, {one.unequal}: {one.why_unequal}"
     return Verdict(where=_where(one.model, one.task, one.keys, one.masking), kind=one.cost.verdict, said=said)
+
+
+def _how(condition: KeysCondition) -> str:
+    """How keys are masked where that is not as published, and what is dropped beside."""
+    dropped = "" if condition.compression is None else f"dropped {condition.dropping} at {condition.kept}"
+    return "; ".join(filter(None, (condition.masking, dropped, "" if not dropped else f"when {condition.point}")))
 
 
 def _where(model: str, task: str, keys: str, masking: str) -> str:

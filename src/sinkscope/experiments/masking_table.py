@@ -102,10 +102,10 @@ TABLES = Tables(
     shown=_shown,
     parts={
         "masking": SETTINGS,
-        "dropping": ("dropped", "when"),
         "examples": ("texts", "seed", "max_example_tokens", "batch_size"),
         "run": ("dtype", "device", "sinkscope", "torch", "transformers"),
     },
+    apart=("dropped", "when"),
     left_out=[(), *(_LEAN[:count] for count in range(2, len(_LEAN) + 1))],
 )
 """How ablations are shown."""

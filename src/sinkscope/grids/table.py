@@ -25,7 +25,8 @@ Record = dict[str, Any]
 class Tables:
     """How the records of a kind of grid are shown.
 
-    columns: what is shown to people, and what it means. shown: those columns of a record. parts: what a line below a
+    columns: what is shown to people, and what it means. shown: those columns of a record. apart: values by which
+        records stand in tables of their own, beside model, task and examples. parts: what a line below a
         table tells of how its cells were made, names of values by a heading. left_out: columns that a table goes
         without where there is little room, the leaner the later.
     """
@@ -34,6 +35,7 @@ class Tables:
     shown: Callable[[Record], dict[str, str]]
     parts: Mapping[str, Sequence[str]]
     left_out: Sequence[Sequence[str]]
+    apart: Sequence[str] = ()
 
     def grouped(self, made: Sequence[Record]) -> dict[str, list[Record]]:
         """The records of every model and task, by a title that says what the scores are.
@@ -44,6 +46,8 @@ class Tables:
         groups: dict[tuple[str, Any], list[Record]] = {}
         for one in made:
             title = f"{one['model']}, {one['task']}: {one['unit']} ({one['better']}er is better), n = {one['n']}"
+            beside = {name: one[name] for name in self.apart if one[name] is not None}
+            title = "; ".join([title, *(f"{name} {value}" for name, value in beside.items())])
             groups.setdefault((title, one.get("experiment")), []).append(one)
         titled: dict[str, list[Record]] = {}
         seen: Counter[str] = Counter()

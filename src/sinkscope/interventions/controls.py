@@ -57,7 +57,7 @@ class Control(ABC):
     """One way to choose keys in place of the sinks."""
 
     name: ClassVar[str]
-    noisy: ClassVar[bool]
+    noisy: ClassVar[bool] = False
     """Whether it draws at random."""
     by_class: ClassVar[bool] = False
     """Whether it needs the classes of tokens."""

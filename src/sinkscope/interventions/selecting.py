@@ -8,6 +8,7 @@ import torch
 import xarray as xr
 
 from sinkscope.decoding.canvas import Canvas
+from sinkscope.errors import UserError
 from sinkscope.families import Model
 from sinkscope.interventions.controls import Control, Situation
 from sinkscope.ordering import ordered
@@ -154,7 +155,10 @@ class KeySelector:
             return Selection(received=received, sinks=sinks, cut=sinks)
         noise = self._draw(received, real, due) if self._control.noisy else torch.zeros_like(received)
         situation = Situation(received=received, eligible=eligible, sinks=sinks, classes=classes, noise=noise, now=now)
-        return Selection(received=received, sinks=sinks, cut=self._control.choose(situation))
+        chosen = self._control.choose(situation)
+        if bool((chosen & ~situation.candidates).any()):
+            raise UserError(f"control {self._control.name!r} chose sinks, padding or keys that are not there")
+        return Selection(received=received, sinks=sinks, cut=chosen)
 
     def _draw(self, received: torch.Tensor, real: torch.Tensor, due: torch.Tensor) -> torch.Tensor:
         """Uniform noise (batch, head, key) for the real keys of each row that is due, from the row's generator."""

@@ -119,8 +119,19 @@ _REGISTER: Register[Scorer] = Register("scorer")
 
 SCORERS = _REGISTER.kinds
 """Scorers by name."""
-scorer = _REGISTER.file
-"""Class decorator that gives a scorer its name."""
+
+
+def scorer(name: str) -> Callable[[type], type]:
+    """Class decorator that gives a scorer its name. Raises `UserError` for a class that is no dataclass."""
+
+    def file(kind: type) -> type:
+        if "__dataclass_fields__" not in vars(kind):
+            raise UserError(
+                f"scorer {name!r} must be a dataclass: write @dataclass(frozen=True) below @scorer({name!r})"
+            )
+        return _REGISTER.file(name)(kind)
+
+    return file
 
 
 def make_scorer(name: str, **settings: Any) -> Scorer:

@@ -136,7 +136,9 @@ def _broken(keys: str) -> str:
 def row_title(rows: Sequence[KeysCell]) -> str:
     """Model, task, number of examples, and how keys are masked where that is not as published."""
     what = f"{printable(shortened(rows[0].model, 40))}, {printable(rows[0].task)}, n = {rows[0].outcome.n}"
-    return ", ".join([what, *(shortened(way, 40) for way in _ways(rows) if way)])
+    one = rows[0].condition
+    dropped = "" if one.compression is None else f"dropped {printable(one.dropping)} at {one.kept}"
+    return ", ".join([what, *(shortened(way, 40) for way in (*_ways(rows), dropped) if way)])
 
 
 def _ways(rows: Sequence[KeysCell]) -> list[str]:

@@ -1,8 +1,10 @@
 """The cells of a grid (`sinkscope ablate` or `compress` with `--out FOLDER`), for drawing, and lines of their scores.
 
-Cells of different models, tasks or examples are kept apart; those of an ablation also by how keys are masked.
+Cells of different models, tasks or examples are kept apart; those of an ablation also by how keys are masked and what
+is dropped beside, those of compressed caches by when keys are dropped and what is masked beside.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from math import inf
 from pathlib import Path
@@ -24,18 +26,24 @@ def read_ablations(folder: Path) -> tuple[Ablation, ...]:
     Raises `UserError` for a folder without cells, or with a line that is none.
     """
     rows = read_maskings(folder)
-    plain = {row.experiment: row for row in rows if row.condition.intervention is None}
-    groups: dict[tuple[str, str], list[KeysCell]] = {}
+    plain = {(row.experiment, _beside(row)): row for row in rows if row.condition.intervention is None}
+    groups: dict[tuple[str, str, str], list[KeysCell]] = {}
     for row in rows:
         if row.condition.intervention is not None:
-            groups.setdefault((row.experiment, row.condition.masking), []).append(row)
+            groups.setdefault((row.experiment, _beside(row), row.condition.masking), []).append(row)
     if not groups:
         raise UserError(f"{folder} holds no cell in which anything is masked yet: run sinkscope ablate to its end")
-    alone = [plain.get(experiment) for experiment, _ in groups]
+    alone = [plain.get((experiment, beside)) for experiment, beside, _ in groups]
     return tuple(
         Ablation(rows=tuple([first, *some] if first is not None else some))
         for first, some in zip(alone, groups.values(), strict=True)
     )
+
+
+def _beside(row: KeysCell) -> str:
+    """What is dropped beside what is masked, and when, as text that is the same for the same."""
+    kept = row.condition.to_dict()
+    return json.dumps([kept["compression"], kept["point"]], sort_keys=True)
 
 
 WHOLE_KEPT = "1"
@@ -46,9 +54,10 @@ def read_compressions(folder: Path) -> tuple[Compressed, ...]:
 
     Raises `UserError` for a folder without cells, or with a line that is none.
     """
-    groups: dict[str, list[KeysCell]] = {}
+    groups: dict[tuple[str, str, str | None], list[KeysCell]] = {}
     for row in read_evictions(folder):
-        groups.setdefault(row.experiment, []).append(row)
+        masked = json.dumps(row.condition.to_dict()["intervention"], sort_keys=True)
+        groups.setdefault((row.experiment, masked, row.condition.point), []).append(row)
     if not any(row.condition.compression is not None for some in groups.values() for row in some):
         raise UserError(f"{folder} holds no cell in which anything is dropped yet: run sinkscope compress to its end")
     return tuple(Compressed(rows=tuple(some)) for some in groups.values())

@@ -90,7 +90,9 @@ def _looks(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
 def row_title(rows: Sequence[KeysCell]) -> str:
     """Model, task, when keys are dropped, and number of examples."""
     one = rows[0]
-    return f"{printable(shortened(one.model, 40))}, {printable(one.task)} ({one.condition.point}), n = {one.outcome.n}"
+    masked = "" if one.condition.intervention is None else f", {one.condition.keys} {one.condition.masked} masked"
+    what = f"{printable(shortened(one.model, 40))}, {printable(one.task)} ({one.condition.point}{masked})"
+    return f"{what}, n = {one.outcome.n}"
 
 
 @figure("compression", "scores by share of keys kept, a line a scorer, with 95 % intervals")
