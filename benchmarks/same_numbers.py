@@ -79,7 +79,7 @@ def main() -> None:
         file.write_text(json.dumps(found, indent=0))
         print(f"{len(found)} numbers stored in {file}")
         return
-    stored = json.loads(file.read_text())
+    stored = {name: value for name, value in json.loads(file.read_text()).items() if name.split()[-1] not in UNSTABLE}
     differing = [name for name, value in stored.items() if name in found and found[name] != value]
     gone = [name for name in stored if name not in found]
     new = [name for name in found if name not in stored]
