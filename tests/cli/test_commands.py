@@ -163,7 +163,7 @@ def test_sinks_as_json_are_the_tables_of_the_library(sinkscope: Command, trace: 
     wanted = summarise(open_trace(trace), Excess(epsilon=3.0, scale="sum")).to_dict()
     assert found == {"trace": str(trace), **strict_json(json.dumps(wanted))}
     assert set(found["tables"]) | set(found["absent"]) == set(TABLES)
-    some = ("--rule", "top-k", "--k", 2, "--group", "masked", "--table", "layers", "--sample", "q1")
+    some = ("--rule", "top-k:2", "--group", "masked", "--table", "layers", "--sample", "q1")
     found = sinkscope("sinks", trace, *some, "--json").document
     wanted = summarise([open_trace(trace)["q1"]], TopK(2), "masked", tables=["layers"]).to_dict()
     assert found == {"trace": str(trace), **strict_json(json.dumps(wanted))}
@@ -173,11 +173,11 @@ def test_sinks_as_json_are_the_tables_of_the_library(sinkscope: Command, trace: 
 @pytest.mark.parametrize(
     "rule",
     [
-        ("--scale", "percent", "--epsilon", 4),
-        ("--scale", "mean", "--epsilon", 0.2),
-        ("--rule", "zscore", "--k", 1.5),
-        ("--rule", "threshold", "--value", 0.25),
-        ("--rule", "top-k", "--k", 3),
+        ("--rule", "excess:epsilon=4,scale=percent"),
+        ("--rule", "excess:epsilon=0.2,scale=mean"),
+        ("--rule", "zscore:1.5"),
+        ("--rule", "threshold:value=0.25"),
+        ("--rule", "top-k:3"),
     ],
 )
 def test_sinks_by_every_rule(sinkscope: Command, trace: Path, rule: tuple[object, ...]) -> None:

@@ -13,7 +13,9 @@ def test_files_are_made_and_listed(sinkscope: Command, trace: Path, tmp_path: Pa
     out = tmp_path / "pictures"
     asked = ["heat-map", "scores", "training", "attention-maps", "ablation"]
     only = [part for name in asked for part in ("--only", name)]
-    found = sinkscope("figures", trace, "--out", out, "--epsilon", 2, "--log", "twin-dlm", *only, "--json").document
+    found = sinkscope(
+        "figures", trace, "--out", out, "--rule", "excess:2", "--log", "twin-dlm", *only, "--json"
+    ).document
     names = [one["name"] for one in found["files"]]
     assert names == ["heat-map", "scores", "training"]
     assert [one["file"] for one in found["files"]] == [str(out / f"{name}.svg") for name in names]
@@ -37,10 +39,10 @@ def test_people_are_told_in_a_line_each(sinkscope: Command, trace: Path, tmp_pat
 def test_rule_scale_and_group_are_taken(sinkscope: Command, trace: Path, tmp_path: Path) -> None:
     given = ("figures", trace, "--out", tmp_path, "--only", "heat-map", "--overwrite")
     for options, expected in [
-        (("--rule", "threshold", "--value", 0.1, "--scale", "percent"), "rule: threshold, value 0.1; scale percent"),
-        (("--scale", "percent", "--epsilon", 5), "rule: excess, epsilon 5, scale percent"),
-        (("--rule", "top-k", "--k", 2, "--group", "masked"), "rule: top-k, k 2; scale sum; queries: masked"),
-        (("--rule", "first", "--k", 1, "--sample", "q1"), "llada-tiny: q1"),
+        (("--rule", "threshold:0.1", "--scale", "percent"), "rule: threshold, value 0.1; scale percent"),
+        (("--scale", "percent", "--rule", "excess:epsilon=5"), "rule: excess, epsilon 5, scale percent"),
+        (("--rule", "top-k:2", "--group", "masked"), "rule: top-k, k 2; scale sum; queries: masked"),
+        (("--rule", "first:1", "--sample", "q1"), "llada-tiny: q1"),
     ]:
         sinkscope(*given, *options).table  # noqa: B018 - it looks at the exit code
         assert expected in " ".join((tmp_path / "heat-map.svg").read_text().split())
@@ -67,7 +69,9 @@ def test_odd_texts_and_an_unfinished_sample(sinkscope: Command, trace: Path, tmp
         document["attributes"] |= {"tokens": names, "complete": False, "id": f"שלום $a$\n🧿 {file.parent.name}"}
         file.write_text(json.dumps(document))
     only = [part for name in ("heat-map", "tokens", "groups") for part in ("--only", name)]
-    found = sinkscope("figures", tmp_path / "odd.zarr", "--out", tmp_path / "out", "--epsilon", 2, *only, "--json")
+    found = sinkscope(
+        "figures", tmp_path / "odd.zarr", "--out", tmp_path / "out", "--rule", "excess:2", *only, "--json"
+    )
     assert len(found.document["files"]) == 3
     assert "unfinished, its first 6 steps are drawn" in found.document["notes"][0]
     assert "2 samples are unfinished" in found.document["notes"][1]

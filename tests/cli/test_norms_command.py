@@ -29,7 +29,7 @@ def traces(tiny: Callable[[str], Model], causal_folder: Path, tmp_path_factory: 
 
 
 def test_one_document_holds_all_tables(sinkscope: Command, traces: Path) -> None:
-    given = ("--rule", "top-k", "--k", 1, "--ratio", 0.25, "--group", "masked", "--among", "outside-block")
+    given = ("--rule", "top-k:1", "--ratio", 0.25, "--group", "masked", "--among", "outside-block")
     found = sinkscope("norms", traces / "dlm", *given, "--json").document
     report = summarise_norms(
         open_trace(traces / "dlm"), TopK(1), ratio=0.25, which=Which(group="masked", among="outside-block")

@@ -128,7 +128,8 @@ def record(
         raise UserError("a trace begins with its prompt, so it can't be recorded after a prefix; record Compress(...)")
     check_output(out, resume=resume, overwrite=overwrite)
     plan = _Plan(run, _named(prompts), recording, batch_size)
-    digest = plan.check()
+    digest, longest = plan.check()
+    warn_beyond_training(model, [longest], run.settings)
     if not resume:  # else the trace was begun with this very model
         _probe(model, recording.kernel)
     kept = {**asdict(recording), "batch_size": batch_size}
@@ -213,8 +214,9 @@ class _Plan:
         counts = Counts(max_steps=steps, positions=len(tokens) + self.run.settings.new_tokens, **depth)
         return plan_layout(counts, self.statistics)
 
-    def check(self) -> str:
-        """Check every prompt and batch before any work; returns what tells this list of prompts from another."""
+    def check(self) -> tuple[str, list[int]]:
+        """Check every prompt and batch before any work; returns what tells this list of prompts from another, and the
+        longest prompt."""
         digest, longest = hashlib.sha256(), list[int]()
         for batch in self.batches():
             lengths = [len(tokens) for tokens in batch.tokens]
@@ -225,8 +227,7 @@ class _Plan:
                 self.layout(tokens, [tokens])
                 digest.update(repr((prompt.id, tokens)).encode())
                 longest = max(longest, tokens, key=len)
-        warn_beyond_training(self.run.model, [longest], self.run.settings)
-        return f"{len(self.prompts)}, sha256 {digest.hexdigest()[:16]}"
+        return f"{len(self.prompts)}, sha256 {digest.hexdigest()[:16]}", longest
 
 
 @contextmanager
