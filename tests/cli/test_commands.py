@@ -171,21 +171,18 @@ def test_sinks_as_json_are_the_tables_of_the_library(sinkscope: Command, trace: 
 
 
 @pytest.mark.parametrize(
-    "rule",
+    ("spec", "wanted"),
     [
-        ("--rule", "excess:epsilon=4,scale=percent"),
-        ("--rule", "excess:epsilon=0.2,scale=mean"),
-        ("--rule", "zscore:1.5"),
-        ("--rule", "threshold:value=0.25"),
-        ("--rule", "top-k:3"),
+        ("excess:epsilon=4,scale=percent", {"rule": "excess", "epsilon": 4.0, "scale": "percent"}),
+        ("excess:epsilon=0.2,scale=mean", {"rule": "excess", "epsilon": 0.2, "scale": "mean"}),
+        ("zscore:1.5", {"rule": "zscore", "k": 1.5}),
+        ("threshold:value=0.25", {"rule": "threshold", "value": 0.25}),
+        ("top-k:3", {"rule": "top-k", "k": 3}),
     ],
 )
-def test_sinks_by_every_rule(sinkscope: Command, trace: Path, rule: tuple[object, ...]) -> None:
-    found = sinkscope("sinks", trace, *rule, "--table", "layers", "--json").document
-    named = dict(zip(rule[::2], rule[1::2], strict=True))
-    assert found["rule"]["rule"] == named.pop("--rule", "excess")
-    for option, value in named.items():
-        assert found["rule"][str(option).removeprefix("--")] == value
+def test_sinks_by_every_rule(sinkscope: Command, trace: Path, spec: str, wanted: dict[str, object]) -> None:
+    found = sinkscope("sinks", trace, "--rule", spec, "--table", "layers", "--json").document
+    assert {name: found["rule"][name] for name in wanted} == wanted
     assert set(found["tables"]["layers"]["coords"]["layer"]) == {0, 1, 2}
 
 
