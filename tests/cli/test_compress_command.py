@@ -12,6 +12,9 @@ from sinkscope.compression import SCORERS
 from sinkscope.evaluation.answers import ExactAnswers
 from sinkscope.evaluation.conditions import KeysCondition
 
+PASSKEYS = ("--task", "passkey", "--max-example-tokens", 20)
+"""Questions that an untrained twin reads fast."""
+
 
 @pytest.fixture
 def twin(twin_folders: dict[str, Path]) -> Path:
@@ -69,20 +72,7 @@ def test_a_grid_is_run_kept_and_taken_up_again(sinkscope: Command, twin: Path, t
 
 
 def test_people_get_a_table_and_what_it_says(sinkscope: Command, twin: Path) -> None:
-    given = (
-        "compress",
-        twin,
-        "--task",
-        "passkey",
-        "--n",
-        3,
-        "--max-example-tokens",
-        20,
-        "--scorer",
-        "streaming,random",
-        "--ratio",
-        0.5,
-    )
+    given = ("compress", twin, *PASSKEYS, "--n", 3, "--scorer", "streaming,random", "--ratio", 0.5)
     said = " ".join(sinkscope(*given).table.split())
     assert "passkey: share of right answers (higher is better), n = 3" in said
     assert "streaming is not compared with random at 0.5 (+0.000, too few" in said
@@ -91,20 +81,7 @@ def test_people_get_a_table_and_what_it_says(sinkscope: Command, twin: Path) -> 
 
 def test_a_narrow_terminal_gets_a_leaner_table(sinkscope: Command, twin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(console, "out", Console(width=80))
-    given = (
-        "compress",
-        twin,
-        "--task",
-        "passkey",
-        "--n",
-        3,
-        "--max-example-tokens",
-        20,
-        "--scorer",
-        "key-norm",
-        "--ratio",
-        0.5,
-    )
+    given = ("compress", twin, *PASSKEYS, "--n", 3, "--scorer", "key-norm", "--ratio", 0.5)
     printed = sinkscope(*given).table
     drawn = [line for line in printed.splitlines() if line[:1] in "┏┃┡│└"]
     assert len(drawn) == 6 and max(map(len, drawn)) <= 80
@@ -129,21 +106,7 @@ def test_a_file_is_read_for_its_perplexity(sinkscope: Command, twin: Path, text:
 
 
 def test_pruning_while_a_model_writes(sinkscope: Command, twin: Path) -> None:
-    given = (
-        "compress",
-        twin,
-        "--task",
-        "passkey",
-        "--n",
-        2,
-        "--max-example-tokens",
-        20,
-        "--scorer",
-        "random",
-        "--ratio",
-        0.5,
-        "--json",
-    )
+    given = ("compress", twin, *PASSKEYS, "--n", 2, "--scorer", "random", "--ratio", 0.5, "--json")
     found = sinkscope(*given, "--when", "decode", "--prune-after", 9).document
     assert found["cells"][1]["kept_share"] < 0.9 and found["cells"][1]["prune_after"] == 9
     never = sinkscope(*given, "--when", "decode", "--prune-after", 60).document
@@ -161,20 +124,7 @@ def test_an_interrupted_grid_says_what_was_kept(
         return run(self, condition, observer)  # type: ignore[arg-type]
 
     monkeypatch.setattr(ExactAnswers, "run", stopped)
-    given = (
-        "compress",
-        twin,
-        "--task",
-        "passkey",
-        "--n",
-        2,
-        "--max-example-tokens",
-        20,
-        "--scorer",
-        "random",
-        "--ratio",
-        0.5,
-    )
+    given = ("compress", twin, *PASSKEYS, "--n", 2, "--scorer", "random", "--ratio", 0.5)
     said = sinkscope(*given, "--out", tmp_path / "grid").interruption
     assert said.endswith(f"interrupted; cells that had ended are kept in {tmp_path / 'grid'}: go on with --resume")
     [line] = (tmp_path / "grid" / "cells.jsonl").read_text().splitlines()
@@ -194,7 +144,7 @@ def test_diffusion_models_fill_masks_over_a_cache(sinkscope: Command, twin_folde
 def test_a_scorer_of_ones_own(sinkscope: Command, twin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SCORERS, "_things", dict(SCORERS))
     (tmp_path / "mine.py").write_text(PLUGIN)
-    given = ("compress", twin, "--task", "passkey", "--n", 2, "--max-example-tokens", 20, "--ratio", 0.5, "--json")
+    given = ("compress", twin, *PASSKEYS, "--n", 2, "--ratio", 0.5, "--json")
     scorers = ("--scorer", "latest:weight=2,random", "--mask", "top-k:1")
     found = sinkscope(*given, *scorers, "--plugin", tmp_path / "mine.py").document
     assert [one["scorer"] for one in found["cells"]] == ["all keys", "latest weight 2.0", "random"]
@@ -227,20 +177,7 @@ def test_a_window_beyond_the_context_names_its_option(sinkscope: Command, twin: 
 
 
 def test_one_token_can_be_kept(sinkscope: Command, twin: Path) -> None:
-    given = (
-        "--task",
-        "passkey",
-        "--n",
-        2,
-        "--max-example-tokens",
-        20,
-        "--scorer",
-        "random",
-        "--ratio",
-        "1,0.5",
-        "--tokens",
-        1,
-    )
+    given = (*PASSKEYS, "--n", 2, "--scorer", "random", "--ratio", "1,0.5", "--tokens", 1)
     found = sinkscope("compress", twin, *given, "--json").document
     assert [one["kept"] for one in found["cells"]] == ["1", "0.5", "1 tokens"]
 
@@ -270,7 +207,7 @@ def test_a_text_called_as_a_task_is_named_by_its_path(
 
 
 def test_the_tables_of_a_folder_hold_every_cell_in_it(sinkscope: Command, twin: Path, tmp_path: Path) -> None:
-    given = ("compress", twin, "--task", "passkey", "--n", 3, "--max-example-tokens", 20, "--out", tmp_path / "grid")
+    given = ("compress", twin, *PASSKEYS, "--n", 3, "--out", tmp_path / "grid")
     sinkscope(*given, "--scorer", "key-norm,random", "--ratio", "0.5,0.25")
     shown = sinkscope(*given, "--scorer", "random", "--ratio", "0.5", "--resume", "--json").document["cells"]
     assert [one["scorer"] for one in shown] == ["all keys", "random"]

@@ -62,7 +62,7 @@ def texts(model: Model, when: str = "context") -> Continuations:
     windows = tuple(
         Passage(given=one[:length], scored=one[length:], seed=0) for one, length in zip(drawn, CONTEXTS, strict=True)
     )
-    return Continuations(model=model, called="t", windows=windows, point=when, batch_size=2, texts={"texts": "noise"})
+    return Continuations(model=model, called="t", passages=windows, point=when, batch_size=2, texts={"texts": "noise"})
 
 
 def rows_of(model: Model, when: str = "context", **grid: Any) -> list[KeysCell]:

@@ -47,9 +47,9 @@ def file(tmp_path: Path) -> Path:
 
 def test_a_text_is_cut_into_windows_of_four_fifths_and_one(letters: Model, file: Path) -> None:
     measure = measured(letters, str(file), window=40)
-    assert [(len(one.given), len(one.scored)) for one in measure.windows] == [(32, 8), (32, 8), (20, 5)]
+    assert [(len(one.given), len(one.scored)) for one in measure.passages] == [(32, 8), (32, 8), (20, 5)]
     assert letters.tokenizer is not None
-    whole = [token for one in measure.windows for token in [*one.given, *one.scored]]
+    whole = [token for one in measure.passages for token in [*one.given, *one.scored]]
     assert whole == list(letters.tokenizer(file.read_text())["input_ids"])
     assert measured(letters, str(file), window=45).n == 2  # the last 15 tokens are too few
     assert (measure.task, measure.better, measure.settings()["window"]) == ("tides.txt", "low", 40)
@@ -71,7 +71,7 @@ def test_scores_are_those_of_a_prefix_without_the_first_token(letters: Model, fi
     measure = measured(letters, str(file), when, window=40)
     found = measure.run(KeysCondition(compression=compress, point=when), lambda _: None)
     outcome, stats = found.outcome, found.stats
-    for window, nats, count in zip(measure.windows, outcome.numerators, outcome.denominators, strict=True):
+    for window, nats, count in zip(measure.passages, outcome.numerators, outcome.denominators, strict=True):
         cache = compress_prefix(letters, [window.given], compress).cache(letters)
         total = 0.0
         with torch.no_grad():
@@ -80,7 +80,7 @@ def test_scores_are_those_of_a_prefix_without_the_first_token(letters: Model, fi
                 logits = letters.network(torch.tensor([[token]]), position_ids=positions, cache=cache).logits[0, -1]
                 total -= float(logits.log_softmax(-1)[following])
         assert nats == pytest.approx(total, abs=2e-3) and count == len(window.scored) - 1
-    assert stats["tokens"] == sum(len(one.scored) - 1 for one in measure.windows)
+    assert stats["tokens"] == sum(len(one.scored) - 1 for one in measure.passages)
     assert stats["kept"] < 0.9 and not outcome.exact
 
 

@@ -46,6 +46,13 @@ _SPECS = "parameters as in snapkv:window=32,kernel=7"
 _WHEN = "; ".join(f"{name}: {about}" for name, about in EVICTION_POINTS.items())
 
 
+def _refuse_given(options: OptionGroup, why: str) -> None:
+    """Raise `UserError`, with the first option of the group that is given, where nothing heeds them."""
+    given = [one.name for one in fields(options) if vars(options)[one.name] != one.default]
+    if given:
+        raise UserError(f"{option_name(given[0])} {why}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class MaskingOptions(OptionGroup):
     """Where and how keys are masked, as options."""
@@ -129,10 +136,8 @@ class OneMasking(MaskingOptions):
         check_names("control", [] if self.mask_control is None else [self.mask_control], CONTROLS)
         if self.mask is not None:
             check_specs("sink rule", [self.mask], RULES)
-            return
-        said = [one.name for one in fields(self) if vars(self)[one.name] != one.default]
-        if said:
-            raise UserError(f"{option_name(said[0])} says how to mask, but not what; add --mask top-k:5, say")
+        else:
+            _refuse_given(self, "says how to mask, but not what; add --mask top-k:5, say")
 
     def intervention(self) -> MaskSinks | None:
         """None where nothing is to be masked."""
@@ -299,10 +304,8 @@ class OneDropping(WhenOptions):
         super().__post_init__()
         if self.drop is not None:
             check_specs("scorer", [self.drop], SCORERS)
-            return
-        said = [one.name for one in fields(self) if vars(self)[one.name] != one.default]
-        if said:
-            raise UserError(f"{option_name(said[0])} says how to drop keys, but not which; add --drop key-norm, say")
+        else:
+            _refuse_given(self, "says how to drop keys, but not which; add --drop key-norm, say")
 
     def compression(self) -> Compress | None:
         """None where nothing is to be dropped. Raises `UserError` for values that no model could follow."""

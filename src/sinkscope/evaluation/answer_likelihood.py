@@ -6,8 +6,6 @@ Exact for an autoregressive model. For one with masks the mean of Monte Carlo dr
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -23,10 +21,10 @@ from sinkscope.evaluation.conditions import KeysCondition
 from sinkscope.evaluation.hidden import HiddenText, check_hidden, hidden_batches, read_hidden
 from sinkscope.evaluation.inputs import check_lengths, warn_beyond_training
 from sinkscope.evaluation.likelihood import draw_masks
-from sinkscope.evaluation.measuring import KeysMeasure, MeasureOptions
-from sinkscope.evaluation.passages import Passage, check_passages, read, token_scores
+from sinkscope.evaluation.measuring import MeasureOptions
+from sinkscope.evaluation.passages import Passage, check_passages, token_scores
 from sinkscope.evaluation.tasks import Task, examples
-from sinkscope.evaluation.text_measures import NATS, POINTS
+from sinkscope.evaluation.text_measures import POINTS, PassageNats
 from sinkscope.families import Model
 from sinkscope.grids import Outcome
 
@@ -36,51 +34,27 @@ MC_NUM = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnswerNats(KeysMeasure):
-    """Mean negative log-likelihood of a token of the right answer, exact, of an autoregressive model."""
+class AnswerNats(PassageNats):
+    """Mean negative log-likelihood of a token of the right answer, exact, of an autoregressive model.
+
+    A passage is the prompt and the right answer of an example.
+    """
 
     kind: Task
-    passages: tuple[Passage, ...]
-    """Prompt and right answer of each example."""
     drawn: dict[str, Any]
-
-    better = "low"
-    unit = NATS
 
     @property
     def task(self) -> str:
         """With that of the questions."""
         return f"{LIKELIHOOD}{self.kind.name}"
 
-    @property
-    def n(self) -> int:
-        """Number of examples."""
-        return len(self.passages)
-
     def check(self, condition: KeysCondition) -> None:
         """Before any work."""
         check_passages(self.model, self.passages, self.batch_size, condition)
 
-    def score(
-        self, condition: KeysCondition, meter: Meter, observer: Callable[[int], None]
-    ) -> tuple[Outcome, MaskingStats | None]:
-        """Score all answers."""
-        sums, counts, done = np.zeros(self.n), np.array([len(one.scored) for one in self.passages], np.float64), 0
-        removed: MaskingStats | None = None
-        for batch, readings in read(self.model, self.passages, condition, batch_size=self.batch_size, meter=meter):
-            for number, one in zip(batch, readings, strict=True):
-                sums[number] = -one.total
-                removed = added(removed, one.removed)
-            done += len(batch)
-            observer(done)
-        meter.tokens = int(counts.sum())
-        return Outcome(sums, counts, exact=False), removed
-
     def settings(self) -> dict[str, Any]:
         """Examples."""
-        tokens = json.dumps([[one.given, one.scored] for one in self.passages])
-        digest = hashlib.sha256(tokens.encode()).hexdigest()[:32]
-        return {"task": self.task, "n": self.n, **self.drawn, "questions": digest}
+        return {"task": self.task, "n": self.n, **self.drawn, "questions": self.digest()}
 
 
 @dataclass(frozen=True, kw_only=True)

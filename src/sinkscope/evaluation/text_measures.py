@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -166,26 +166,57 @@ def make_infilling(model: Model, options: MeasureOptions, ratio: float) -> Fille
 
 
 @dataclass(frozen=True, kw_only=True)
-class Continuations(KeysMeasure):
-    """Mean negative log-likelihood of a token after the context of its window, the first one left out."""
+class PassageNats(KeysMeasure):
+    """Mean negative log-likelihood of a scored token of passages."""
 
-    called: str
-    windows: tuple[Passage, ...]
-    texts: dict[str, Any]
-    """Where they come from."""
+    passages: tuple[Passage, ...]
 
     better = "low"
     unit = NATS
+    left_out: ClassVar[int] = 0
+    """Scored tokens at the start of each passage that do not count."""
+
+    @property
+    def n(self) -> int:
+        """Number of passages."""
+        return len(self.passages)
+
+    def score(
+        self, condition: KeysCondition, meter: Meter, observer: Callable[[int], None]
+    ) -> tuple[Outcome, MaskingStats | None]:
+        """Score all passages."""
+        sums, counts, done = np.zeros(self.n), np.zeros(self.n), 0
+        removed: MaskingStats | None = None
+        for batch, readings in read(self.model, self.passages, condition, batch_size=self.batch_size, meter=meter):
+            for number, one in zip(batch, readings, strict=True):
+                counted = one.log_likelihoods[self.left_out :]
+                sums[number], counts[number] = -float(counted.sum()), len(counted)
+                removed = added(removed, one.removed)
+            done += len(batch)
+            observer(done)
+        meter.tokens = int(counts.sum())
+        return Outcome(sums, counts, exact=False), removed
+
+    def digest(self) -> str:
+        """Of the passages' tokens."""
+        tokens = json.dumps([[one.given, one.scored] for one in self.passages])
+        return hashlib.sha256(tokens.encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Continuations(PassageNats):
+    """Mean negative log-likelihood of a token after the context of its window, the first one left out."""
+
+    called: str
+    texts: dict[str, Any]
+    """Where the windows come from."""
+
+    left_out = 1
 
     @property
     def task(self) -> str:
         """Of packaged texts, or of a file."""
         return self.called
-
-    @property
-    def n(self) -> int:
-        """Number of windows."""
-        return len(self.windows)
 
     def check(self, condition: KeysCondition) -> None:
         """Before any work."""
@@ -194,29 +225,11 @@ class Continuations(KeysMeasure):
             check_lengths(self.model, [one.length for one in windows], "window", "name a smaller --window")
             check_passages(self.model, windows, self.batch_size, condition)
 
-        check_naming(check, self.windows, lambda number: f"window {number} of {self.texts['texts']}")
-
-    def score(
-        self, condition: KeysCondition, meter: Meter, observer: Callable[[int], None]
-    ) -> tuple[Outcome, MaskingStats | None]:
-        """Score all windows."""
-        sums, counts, done = np.zeros(self.n), np.zeros(self.n), 0
-        removed: MaskingStats | None = None
-        for batch, readings in read(self.model, self.windows, condition, batch_size=self.batch_size, meter=meter):
-            for number, one in zip(batch, readings, strict=True):
-                after_first = one.log_likelihoods[1:]
-                sums[number], counts[number] = -float(after_first.sum()), len(after_first)
-                removed = added(removed, one.removed)
-            done += len(batch)
-            observer(done)
-        meter.tokens = int(counts.sum())
-        return Outcome(sums, counts, exact=False), removed
+        check_naming(check, self.passages, lambda number: f"window {number} of {self.texts['texts']}")
 
     def settings(self) -> dict[str, Any]:
         """Texts, and a digest of their windows."""
-        tokens = json.dumps([[one.given, one.scored] for one in self.windows])
-        digest = hashlib.sha256(tokens.encode()).hexdigest()[:32]
-        return {"task": self.task, "n": self.n, **self.texts, "windows": digest}
+        return {"task": self.task, "n": self.n, **self.texts, "windows": self.digest()}
 
 
 def make_continuations(model: Model, options: MeasureOptions) -> Continuations:
@@ -285,7 +298,7 @@ def _laid_out(
         batch_size=options.examples.batch_size,
         notes=tuple(notes),
         called=called,
-        windows=taken,
+        passages=taken,
         texts={**texts, "window": options.window},
     )
     laid.check(KeysCondition(point=point))
