@@ -27,6 +27,7 @@ ORDER = (
     "training",
     "selection",
     "experiments",
+    "lab",
     "report",
     "cli",
 )

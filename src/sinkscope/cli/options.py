@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, fields, replace
+from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
@@ -315,3 +316,10 @@ def given_fields(given: Sequence[str] | None, **options: Any) -> dict[str, Any]:
         except (ValueError, RecursionError) as error:
             raise UserError(f"--set {name} takes JSON, such as 0.02 or [32, 64], got {value!r}") from error
     return changes
+
+
+def require(work: str, **extras: str) -> None:
+    """Raise `UserError` for a missing package, by the extra that installs it."""
+    for package, extra in extras.items():
+        if find_spec(package) is None:
+            raise UserError(f"{work} needs more packages; run: pip install 'sinkscope[{extra}]'")

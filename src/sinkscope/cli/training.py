@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -23,6 +22,7 @@ from sinkscope.cli.options import (
     many,
     names,
     positive,
+    require,
     seed_of,
     told_at_interrupt,
 )
@@ -57,15 +57,6 @@ class TrainingOptions(OptionGroup):
         kept = f"what {self.out} holds is kept: the same command goes on from its last checkpoint"
         return told_at_interrupt(lambda: kept)
 
-    def require(self, work: str, **extras: str) -> None:
-        """Raise `UserError` for a missing package, by the extra that installs it, and for what is no device."""
-        for package, extra in extras.items():
-            if find_spec(package) is None:
-                raise UserError(f"{work} needs more packages; run: pip install 'sinkscope[{extra}]'")
-        from sinkscope.families.model import parse_device
-
-        parse_device(self.device)
-
 
 def _train_twins(
     training: TrainingOptions,
@@ -82,9 +73,11 @@ def _train_twins(
     twins = names("--twin", twin) or TWINS
     check_names("twin", twins, TWINS)
     changes = given_fields(training.set_field, tokens=tokens, precision=precision, seed=seed, points=points)
-    training.require("training", accelerate="train")
+    require("training", accelerate="train")
+    from sinkscope.families.model import parse_device
     from sinkscope.training import Kind, Measuring, TrainingProgress, read_recipe, recipe_from, train_twins
 
+    parse_device(training.device)
     there = read_recipe(training.out)
     recipe = recipe_from({**({} if there is None else there.to_dict()), **changes})
     with training.told_at_interrupt(), console.progress(as_json) as bar:
@@ -145,11 +138,13 @@ def _train_selection(
     changes = given_fields(training.set_field, seed=seed, mode=mode, channel=channel, pictures=limit)
     check_names("mode", [] if mode is None else [mode], MODES)
     check_names("channel", [] if channel is None else [channel], CHANNELS)
-    training.require("training a selection", accelerate="train", sionna="channel")
+    require("training a selection", accelerate="train", sionna="channel")
+    from sinkscope.families.model import parse_device
     from sinkscope.selection.data import default_source, describe_skipped, load_images
     from sinkscope.selection.learning import StepReport, read_recipe, recipe_from, train_selective
     from sinkscope.selection.saved import load_backbone
 
+    parse_device(training.device)
     there = read_recipe(training.out)
     recipe = recipe_from({**({} if there is None else there.to_dict()), **changes})
     source = data or default_source()

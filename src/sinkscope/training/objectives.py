@@ -71,10 +71,11 @@ def next_token_loss(logits: Tensor, tokens: Tensor) -> Tensor:
     return cross_entropy(logits[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten())
 
 
-def put_masks(batch: Batch, answers_only: float, generator: torch.Generator) -> Masked:
+def put_masks(batch: Batch, answers_only: float, generator: torch.Generator, *, mask: int | None = None) -> Masked:
     """Mask a batch: t drawn low-discrepancy over its rows ((i + u) / rows, shuffled), answers only in a share of them.
 
-    The first token, `<bos>`, is never masked. `generator` is a CPU generator.
+    The first token, `<bos>`, is never masked. `generator` is a CPU generator. mask: id of the mask token, the little
+    language's where None.
     """
     rows, length = batch.tokens.shape
     spread = (torch.randperm(rows, generator=generator) + torch.rand(1, generator=generator)) / rows
@@ -83,7 +84,7 @@ def put_masks(batch: Batch, answers_only: float, generator: torch.Generator) -> 
     eligible = batch.answer | ~restricted
     eligible[:, 0] = False
     masked = eligible & (torch.rand(rows, length, generator=generator) < time)
-    tokens = batch.tokens.masked_fill(masked, ids()[MASK])
+    tokens = batch.tokens.masked_fill(masked, ids()[MASK] if mask is None else mask)
     return Masked(tokens, masked, (1 / (time * eligible.sum(1, keepdim=True))).expand(rows, length))
 
 

@@ -1,0 +1,1 @@
+"""The laboratory: small trainings, minutes each, in which attention sinks are made and unmade."""

@@ -1,0 +1,89 @@
+"""Train one network of the laboratory: minutes on a CPU, from its recipe alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
+
+from sinkscope.errors import UserError
+from sinkscope.families.model import parse_device
+from sinkscope.lab.networks import LabNetwork, initial_network
+from sinkscope.lab.recipe import LabRecipe
+from sinkscope.language.chains import MASK_ID, SPECIAL
+from sinkscope.training.objectives import Batch, masked_diffusion_loss, next_token_loss, put_masks
+from sinkscope.training.optimizers import Stepper, accelerator_on, optimizer_pair, prepare
+
+StepObserver = Callable[[int, int, float], None]
+"""Told after every step: steps done, steps in all, loss."""
+
+
+def contexts(recipe: LabRecipe, number: int) -> Tensor:
+    """Batch `number` of the training, (row, position) token ids: it follows from the seed and the number alone."""
+    return recipe.chains.sample(recipe.rows, recipe.length, _generator(recipe, 2 * number))
+
+
+def train(recipe: LabRecipe, *, device: str = "cpu", observer: StepObserver | None = None) -> LabNetwork:
+    """The trained network, in evaluation mode. Raises `UserError` for a loss that is no number and a device that is
+    not there."""
+    network = initial_network(recipe)
+    total = recipe.steps + (recipe.adapted_steps if recipe.objective == "adapted" else 0)
+    first = "masked-diffusion" if recipe.objective == "masked-diffusion" else "next-token"
+    _set_causal(network, first == "next-token")
+    _run(network, recipe, first, range(recipe.steps), total, device, observer)
+    if recipe.objective == "adapted":
+        _set_causal(network, False)
+        _run(network, recipe, "adapted", range(recipe.steps, total), total, device, observer)
+    return network.eval()
+
+
+def _set_causal(network: LabNetwork, causal: bool) -> None:
+    for one in network.attending:
+        one.causal = causal
+
+
+def _run(
+    network: LabNetwork, recipe: LabRecipe, objective: str, numbers: range, total: int, device: str,
+    observer: StepObserver | None,
+) -> None:  # fmt: skip
+    network.train()
+    stepper = _stepper(network, recipe, objective, device)
+    for number in numbers:
+        loss = stepper.step(_loss(stepper.network, recipe, objective, number, stepper.accelerator.device))
+        if not math.isfinite(loss):
+            raise UserError(f"the loss of step {number + 1} is no number ({recipe.name}); lower the learning rates")
+        if observer is not None:
+            observer(number + 1, total, loss)
+
+
+def _stepper(network: LabNetwork, recipe: LabRecipe, objective: str, device: str) -> Stepper:
+    weights = dict(network.named_parameters())
+    matrices = {name for name, weight in weights.items() if weight.ndim == 2 and ".layers." in name}
+    rates = recipe.matrix_rate, recipe.other_rate
+    if objective == "adapted":
+        rates = recipe.adapted_rate, recipe.adapted_rate
+    made = optimizer_pair(
+        [weights[name] for name in weights if name in matrices],
+        [weights[name] for name in weights if name not in matrices],
+        recipe.matrix_optimizer, rates, recipe.weight_decay,
+    )  # fmt: skip
+    schedules = [LambdaLR(one, lambda step: min(1.0, (step + 1) / max(1, recipe.warm_up))) for one in made]
+    return prepare(accelerator_on(parse_device(device)), network, made, schedules, largest_norm=1.0, checkpoint=None)
+
+
+def _loss(network: Any, recipe: LabRecipe, objective: str, number: int, device: torch.device) -> Tensor:
+    tokens = contexts(recipe, number)
+    if objective == "next-token":
+        tokens = tokens.to(device)
+        return next_token_loss(network(tokens), tokens)
+    masks = put_masks(Batch(tokens, tokens >= len(SPECIAL)), 1.0, _generator(recipe, 2 * number + 1), mask=MASK_ID)
+    masks = masks.to(device)
+    return masked_diffusion_loss(network(masks.tokens), tokens.to(device), masks, logit_shift=objective == "adapted")
+
+
+def _generator(recipe: LabRecipe, number: int) -> torch.Generator:
+    return torch.Generator().manual_seed(recipe.seed * 1_000_003 + number)
