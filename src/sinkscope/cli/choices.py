@@ -75,9 +75,11 @@ WINDOW = 1000
 
 TASKS = (
     "arithmetic-1", "arithmetic-2", "arithmetic-3", "passkey", "lookup", "tracking", "copy", "reverse", "sort",
+    "back-copy", "recall",
 )  # fmt: skip
 MEASURES = (
-    *TASKS, "needle", "perplexity", "continuations", "infilling-RATIO", "likelihood-TASK", "lm-eval:TASK", "FILE",
+    *TASKS, "chain-writing", "needle", "perplexity", "continuations", "infilling-RATIO", "likelihood-TASK",
+    "lm-eval:TASK", "FILE",
     "FILE.jsonl",
 )  # fmt: skip
 MAX_EXAMPLE_TOKENS = 64

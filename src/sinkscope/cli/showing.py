@@ -47,6 +47,7 @@ def _figures(
     ablation: Annotated[Names, many("FOLDER,...", "Folders that `sinkscope ablate --out` wrote.")] = None,
     compression: Annotated[Names, many("FOLDER,...", "Folders that `sinkscope compress --out` wrote.")] = None,
     log: Annotated[Names, many("FOLDER,...", "Folders with a training log, or packaged twins' names.")] = None,
+    lab: Annotated[Path | None, typer.Option(metavar="FOLDER", help="That `sinkscope lab --out` wrote.")] = None,
     sample: Samples = None,
     scale: Annotated[str, typer.Option(help=f"Scale of scores: {', '.join(SCALES)}.")] = "sum",
     group: Group = "all",
@@ -54,8 +55,10 @@ def _figures(
     as_json: Json = False,
 ) -> None:
     """Draw figures of traces, grids and trainings: what the inputs allow, one file each."""
-    if not (traces or ablation or compression or log):
-        raise UserError("nothing to draw: name traces, --ablation FOLDER, --compression FOLDER or --log FOLDER")
+    if not (traces or ablation or compression or log or lab):
+        raise UserError(
+            "nothing to draw: name traces, --ablation FOLDER, --compression FOLDER, --lab FOLDER or --log FOLDER"
+        )
     asked = names("--only", only)
     check_names("figure", asked, FIGURES)
     check_names("format", [ending], FORMATS)
@@ -71,6 +74,7 @@ def _figures(
         ablations=tuple(chain(*map(figures.read_ablations, map(Path, names("--ablation", ablation))))),
         compressions=tuple(chain(*map(figures.read_compressions, map(Path, names("--compression", compression))))),
         trainings=tuple(map(figures.read_training, names("--log", log))),
+        findings=() if lab is None else figures.read_findings(lab),
         rule=made,
         scale=scale,
         group=group,

@@ -26,7 +26,6 @@ from sinkscope.cli.options import (
     seed_of,
     told_at_interrupt,
 )
-from sinkscope.errors import UserError
 
 
 def add_to(app: typer.Typer) -> None:

@@ -2,6 +2,8 @@
 
     "sinkscope": {"objective": "masked-diffusion", "logit_shift": false, "trained_length": 128}
 
+A twin that learnt chains (`language.chains`) also says which, as `chains`.
+
 The same body is autoregressive with `next-token`, and a masked diffusion model without the causal mask with
 `masked-diffusion`; `logit_shift` is Dream's, for a diffusion model made from an autoregressive one.
 
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Any
 
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -23,7 +26,7 @@ from sinkscope.families.guard import field_names, library_config
 from sinkscope.families.stock import COMPUTED
 from sinkscope.families.tokenizers import read_stock_tokenizer
 
-SECTION = "sinkscope"
+SECTION, CHAINS = "sinkscope", "chains"
 NEXT_TOKEN, MASKED_DIFFUSION = "next-token", "masked-diffusion"
 _QUESTION_END = "=>"
 
@@ -42,12 +45,14 @@ class _Section:
     logit_shift: bool
     trained_length: int
     """Of the longest documents of its training, in tokens."""
+    chains: dict[str, Any] | None = None
+    """Settings of `language.chains.Chains`, where it learnt chains."""
 
 
 def _read_section(checkpoint: Checkpoint) -> _Section:
-    stored, wanted = checkpoint.config[SECTION], [field.name for field in fields(_Section)]
+    stored, wanted = checkpoint.config[SECTION], [field.name for field in fields(_Section) if field.name != CHAINS]
     where = f"{checkpoint.name}: config.json: {SECTION}"
-    if type(stored) is not dict or sorted(stored) != sorted(wanted):
+    if type(stored) is not dict or sorted(stored.keys() - {CHAINS}) != sorted(wanted):
         found = f"the fields {', '.join(sorted(stored)) or 'none'}" if type(stored) is dict else repr(stored)
         raise UserError(f"{where} needs the fields {', '.join(wanted)} and no other, found {found}")
     objective, shift = stored["objective"], stored["logit_shift"]
@@ -57,7 +62,11 @@ def _read_section(checkpoint: Checkpoint) -> _Section:
         raise UserError(f"{where}.logit_shift={shift!r}, wanted true or false")
     if shift and objective == NEXT_TOKEN:
         raise UserError(f"{where}.logit_shift=True goes with {MASKED_DIFFUSION} only; {NEXT_TOKEN} needs false")
-    return _Section(objective=objective, logit_shift=shift, trained_length=whole(stored, "trained_length"))
+    chains = stored.get(CHAINS)
+    if chains is not None and type(chains) is not dict:
+        raise UserError(f"{where}.{CHAINS}={chains!r}, wanted settings by name")
+    length = whole(stored, "trained_length")
+    return _Section(objective=objective, logit_shift=shift, trained_length=length, chains=chains)
 
 
 def _body(checkpoint: Checkpoint) -> Body:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -64,5 +65,6 @@ def _stored(recipe: LabRecipe) -> dict[str, Any]:
         "objective": "masked-diffusion" if recipe.bidirectional else "next-token",
         "logit_shift": recipe.objective == "adapted",
         "trained_length": recipe.length,
+        "chains": asdict(recipe.chains),
     }
     return config

@@ -1,9 +1,9 @@
-"""What is measured of a trained network: its loss above the chain's own entropy, where its sinks are, what they are for,
-and what it costs to hide them.
+"""What is measured of a trained network: its loss above the chain's own entropy, where its sinks are, what they are
+for, and what it costs to hide them.
 
-All in whole passes over held-out contexts. A causal network sees the contexts as they are; a bidirectional one sees each
-with several shares of its symbols masked. Attention of a query is averaged over the queries that may see a key, as Gu
-et al. do (arXiv 2410.10781, eq. 7), so that causal and bidirectional networks are asked alike.
+All in whole passes over held-out contexts. A causal network sees the contexts as they are; a bidirectional one sees
+each with several shares of its symbols masked. Attention of a query is averaged over the queries that may see a key, as
+Gu et al. do (arXiv 2410.10781, eq. 7), so that causal and bidirectional networks are asked alike.
 
 Costs are of the very pass: in every layer and head keys are hidden from all later queries, and the loss of the same
 tokens is taken again. Each is set beside as many random keys and random keys of as much attention, and told apart for
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -134,7 +135,7 @@ def measure(network: LabNetwork, recipe: LabRecipe, n: int) -> Measured:
             mean = losses.sum(-1) / one.wanted.sum(-1).clamp(min=1)
             above += (mean.double().numpy() - _mean(entropy, tokens)) / len(done)
     if len(done) > 1:  # masks of the shares are nested, so that neighbours are two moments of one denoising
-        moved = [(a != b).float().mean() for a, b in zip(places, places[1:], strict=False)]
+        moved = [(a != b).float().mean() for a, b in pairwise(places)]
         stats["moved"] = float(torch.stack(moved).mean())
     return Measured(Outcome(above, np.ones(n), exact=False), stats)
 

@@ -98,7 +98,7 @@ class Attending(nn.Module):
     def _probabilities(self, scores: Tensor, query: Tensor, scale: float) -> tuple[Tensor, Tensor | None]:
         """(row, head, query, key), and (row, head, query) what a learned key with a value took."""
         if self.form == "sigmoid":
-            seen = scores.isfinite().sum(-1, keepdim=True).clamp(min=1)
+            seen = scores.isfinite().sum(-1, keepdim=True, dtype=scores.dtype)
             return torch.sigmoid(scores - seen.log()), None
         extra = self._extra(scores, query, scale)
         if extra is None:

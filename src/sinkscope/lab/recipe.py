@@ -48,7 +48,7 @@ class LabRecipe:
     weight_decay: float = 0.0
     warm_up: int = 100
     """Steps."""
-    steps: int = 1000
+    steps: int = 1500
     adapted_steps: int = 1000
     adapted_rate: float = 0.005
     """Of all weights in the second part of `adapted`."""

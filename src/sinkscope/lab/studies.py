@@ -166,8 +166,8 @@ def verdicts(found: Sequence[Finding]) -> list[str]:
         strong, before = one.values["strongest_received"], default.values["strongest_received"]
         loss, loss_before = one.values["excess"], default.values["excess"]
         said.append(
-            f"{one.objective}, {one.where}, {one.recipe.name}: the strongest key receives {strong.mean:.2f} of a head's "
-            f"attention ({_told(strong)}), {before.mean:.2f} ({_told(before)}) by the default; the loss is "
+            f"{one.objective}, {one.where}, {one.recipe.name}: the strongest key receives {strong.mean:.2f} of a "
+            f"head's attention ({_told(strong)}), {before.mean:.2f} ({_told(before)}) by the default; the loss is "
             f"{loss.mean - loss_before.mean:+.3f} nats from the default's"
         )
     return said

@@ -48,7 +48,9 @@ _HIDDEN = MappingProxyType({"first": "first", "strongest": "strongest", "random"
 def records(found: Sequence[Finding]) -> list[Record]:
     """One flat record a recipe and pass: every number as its mean over seeds, with _low and _high (Student's 95 %
     interval, None of fewer than three seeds) and _least and _most (of the seeds)."""
-    return [_record(one) for one in found]
+    made = [_record(one) for one in found]
+    names = dict.fromkeys(name for one in made for name in one)  # what one objective measures and another does not
+    return [{name: one.get(name) for name in names} for one in made]
 
 
 def _record(one: Finding) -> Record:

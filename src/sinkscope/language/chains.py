@@ -3,7 +3,7 @@ minutes.
 
     chains = Chains()
     tokens = chains.sample(64, 32, torch.Generator().manual_seed(0))      # (64, 32) token ids, <bos> first
-    chains.log_likelihood(tokens)                                          # (64, 32) nats, of each token given those before
+    chains.log_likelihood(tokens)          # (64, 32) nats: of each token given those before it
 
 A context is a walk over symbols by a sparse matrix of transitions, but for triggers: after a *back-copy* trigger the
 next symbol is the one before the trigger (the Bigram-Backcopy task of Guo et al., arXiv 2410.13835), after a *recall*
@@ -46,9 +46,12 @@ class Chains:
     """What the contexts are like.
 
     back, recall: number of triggers of each kind, at most 8 together; they are the digits from 1 on, the rest of the
-    digits are ordinary. share: of the walk's steps that lead to a trigger. sparsity: of the Dirichlet distribution that each row of transitions is drawn from. noise:
-    share of symbols drawn evenly. documents: walks in a context, each after a `<bos>` of its own. seed: of the
-    transitions. Raises `UserError` for numbers out of range.
+        digits are ordinary.
+    share: of the walk's steps that lead to a trigger. sparsity: of the Dirichlet distribution that each row of
+        transitions is drawn from. noise: share of symbols drawn evenly.
+    documents: walks in a context, each after a `<bos>` of its own. seed: of the transitions.
+
+    Raises `UserError` for numbers out of range.
     """
 
     back: int = 2
@@ -121,30 +124,26 @@ class Chains:
     def log_likelihood(self, tokens: Tensor) -> Tensor:
         """Log-probability of every token given those before it under the true chain, (row, position) float64 nats.
 
-        0 for a `<bos>` in its place. Raises `UserError` for tokens that no context has: another special token, a
-        `<bos>` elsewhere or none in its place.
+        0 for a `<bos>` in its place. A special token in the place of a symbol is as unlikely as can be, and what
+        follows it is drawn evenly, so that whatever a model writes has a number. Raises `UserError` without a `<bos>`
+        in its place.
         """
         rows, length = tokens.shape
         starts = self._starts(length)
-        special = tokens < _FIRST
-        wanted = torch.zeros(length, dtype=torch.bool, device=tokens.device)
-        wanted[[*starts]] = True
-        if not bool((special == wanted).all()) or not bool((tokens[special] == BOS_ID).all()):
-            raise UserError(f"a context of chains has {BOS} at {sorted(starts)} and symbols elsewhere")
+        if not bool((tokens[:, [*starts]] == BOS_ID).all()):
+            raise UserError(f"a context of {self.documents} chains has {BOS} at {sorted(starts)}")
         found = torch.zeros(rows, length, dtype=torch.float64)
         last = torch.full((rows, len(CHAIN_WORDS)), -1)
-        even = 1 / _SYMBOLS
+        even = torch.full((rows,), 1 / _SYMBOLS, dtype=torch.float64)
         for place in range(1, length):
             if place in starts:
                 last.fill_(-1)
                 continue
             now, before = tokens[:, place], tokens[:, place - 1]
-            if place - 1 in starts:
-                found[:, place] = torch.tensor(even, dtype=torch.float64).log()
-                continue
-            walked = self.transitions[before - _FIRST, now - _FIRST]
-            ruled = self._ruled(tokens, place, last)
+            walked = self.transitions[(before - _FIRST).clamp_min(0), (now - _FIRST).clamp_min(0)]
+            ruled = self._ruled(tokens, place, last) if place - 1 not in starts else torch.full_like(now, -1)
             chance = torch.where(ruled >= 0, (ruled == now).double(), walked)
+            chance = torch.where(now < _FIRST, 0.0, torch.where(before < _FIRST, even, chance))
             found[:, place] = ((1 - self.noise) * chance + self.noise * even).log()
             last.scatter_(1, before[:, None], now[:, None])
         return found

@@ -18,6 +18,7 @@ from sinkscope.report.figures.cells import read_ablations, read_compressions
 from sinkscope.report.figures.compression import compression_curves, needle_map
 from sinkscope.report.figures.heat_map import heat_map
 from sinkscope.report.figures.inputs import Ablation, Compressed, Inputs, Subject, Training, open_subjects
+from sinkscope.report.figures.lab import read_findings
 from sinkscope.report.figures.making import FIGURES, FigureKind, Made, check_figures, figure, make_figures
 from sinkscope.report.figures.motion import displacement_shares, lifetime_curves, top_positions
 from sinkscope.report.figures.scores import epsilon_curves, layer_head_map, score_histogram
@@ -55,6 +56,7 @@ __all__ = [
     "open_subjects",
     "read_ablations",
     "read_compressions",
+    "read_findings",
     "read_training",
     "score_histogram",
     "token_bars",

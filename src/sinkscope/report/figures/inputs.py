@@ -14,6 +14,7 @@ import xarray as xr
 
 from sinkscope.errors import UserError
 from sinkscope.experiments.masking import KeysCell
+from sinkscope.lab.studies import Finding
 from sinkscope.report.figures.labels import model_label
 from sinkscope.report.traces import distinct_labels, nothing_recorded, open_traces, started_ids, unfinished_note
 from sinkscope.sinks import Excess, SinkRule, received_from
@@ -66,6 +67,8 @@ class Inputs:
     ablations: tuple[Ablation, ...] = ()
     compressions: tuple[Compressed, ...] = ()
     trainings: tuple[Training, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    """Of a laboratory."""
     rule: SinkRule = RULE
     scale: str = "sum"
     group: str = "all"
