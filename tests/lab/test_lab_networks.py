@@ -1,7 +1,7 @@
 """The laboratory's networks: every form of attention against plain loops in float64, the stock one against Llama."""
 
 import math
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from transformers import LlamaForCausalLM
 
 from sinkscope.attention import watch
 from sinkscope.lab.networks import Attending, configuration, initial_network
-from sinkscope.lab.recipe import AttentionForm, LabRecipe
+from sinkscope.lab.recipe import AttentionForm, LabRecipe, Objective, Positions
 from sinkscope.language.chains import CHAIN_WORDS
 
 FORMS = get_args(AttentionForm)
@@ -48,7 +48,7 @@ def attended(one: Attending, query: Tensor, key: Tensor, value: Tensor, scale: f
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("objective", ["next-token", "masked-diffusion"])
-def test_every_form_is_its_definition(form: AttentionForm, objective: str) -> None:
+def test_every_form_is_its_definition(form: AttentionForm, objective: Objective) -> None:
     recipe = LabRecipe(
         attention=form, width=24, heads=2, objective=objective, registers=1, registers_mode="see-themselves"
     )
@@ -65,10 +65,11 @@ def test_every_form_is_its_definition(form: AttentionForm, objective: str) -> No
 
 
 @pytest.mark.parametrize("objective", ["next-token", "masked-diffusion"])
-def test_the_stock_network_is_transformers_own(objective: str) -> None:
+def test_the_stock_network_is_transformers_own(objective: Objective) -> None:
     recipe = LabRecipe(width=32, objective=objective, seed=7)
     network = initial_network(recipe).eval()
-    stock = LlamaForCausalLM(configuration(recipe)).eval()
+    stock: Any = LlamaForCausalLM(configuration(recipe))
+    stock.eval()
     stock.load_state_dict({name.removeprefix("llama."): weight for name, weight in network.state_dict().items()})
     stock.config.is_causal = objective == "next-token"
     stock.set_attn_implementation("sinkscope")
@@ -95,7 +96,7 @@ def test_a_hidden_key_is_seen_by_itself_alone() -> None:
 
 
 @pytest.mark.parametrize("positions", ["learned", "none"])
-def test_without_rotation_a_pass_knows_places_only_where_they_are_learnt(positions: str) -> None:
+def test_without_rotation_a_pass_knows_places_only_where_they_are_learnt(positions: Positions) -> None:
     network = initial_network(LabRecipe(width=32, objective="masked-diffusion", positions=positions)).eval()
     tokens = torch.randint(3, len(CHAIN_WORDS), (1, 10))
     order = torch.tensor([3, 1, 4, 0, 5, 9, 2, 6, 8, 7])

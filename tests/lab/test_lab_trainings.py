@@ -66,7 +66,7 @@ def test_a_training_learns_and_its_seed_decides_it(objective: str) -> None:
 def test_the_loss_that_is_measured_is_that_of_the_exported_network(kept: Path, objective: str) -> None:
     # The folder holds float16 weights: relative error 2^-11 of each, so losses agree to about a hundredth.
     cells = {
-        (cell.condition.objective, cell.condition.seed): cell
+        (str(cell.condition.objective), cell.condition.seed): cell
         for cell in read_lab(kept)
         if cell.condition.attention == "softmax"
     }

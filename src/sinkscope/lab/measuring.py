@@ -26,7 +26,7 @@ from torch.nn.functional import cross_entropy
 
 from sinkscope.grids import Measured, Outcome
 from sinkscope.interventions.controls import EqualMass, RandomKeys, Situation
-from sinkscope.lab.networks import LabNetwork, Maps
+from sinkscope.lab.networks import LabNetwork, LayerMaps
 from sinkscope.lab.recipe import LabRecipe
 from sinkscope.lab.training import train
 from sinkscope.language.chains import MASK_ID, SPECIAL
@@ -43,7 +43,7 @@ _HELD_OUT = 20_261_129
 
 
 @dataclass(frozen=True)
-class Pass:
+class WholePass:
     """One whole pass over held-out contexts: what is fed, which tokens are predicted, and by which rows."""
 
     name: str
@@ -65,11 +65,11 @@ class Pass:
         return found * self.wanted
 
 
-def passes(recipe: LabRecipe, tokens: Tensor) -> list[Pass]:
+def passes(recipe: LabRecipe, tokens: Tensor) -> list[WholePass]:
     """The passes that a network of this recipe is measured in."""
     symbols = tokens >= len(SPECIAL)
     if not recipe.bidirectional:
-        return [Pass("text", tokens, tokens, symbols, shift=True)]
+        return [WholePass("text", tokens, tokens, symbols, shift=True)]
     order = torch.rand(tokens.shape, generator=torch.Generator().manual_seed(_HELD_OUT)).masked_fill(~symbols, 2.0)
     rank = order.argsort(-1).argsort(-1)
     count = symbols.sum(-1, keepdim=True)
@@ -77,7 +77,7 @@ def passes(recipe: LabRecipe, tokens: Tensor) -> list[Pass]:
     for share in SHARES:
         masked = symbols & (rank < (share * count).round())
         shift = recipe.objective == "adapted"
-        found.append(Pass(f"masked {share:g}", tokens.masked_fill(masked, MASK_ID), tokens, masked, shift))
+        found.append(WholePass(f"masked {share:g}", tokens.masked_fill(masked, MASK_ID), tokens, masked, shift))
     return found
 
 
@@ -140,7 +140,7 @@ def measure(network: LabNetwork, recipe: LabRecipe, n: int) -> Measured:
     return Measured(Outcome(above, np.ones(n), exact=False), stats)
 
 
-def _alpha(network: LabNetwork, maps: Maps) -> list[Tensor]:
+def _alpha(network: LabNetwork, maps: LayerMaps) -> list[Tensor]:
     """(row, head, key) a layer: mean attention of the queries that may see the key."""
     length = maps.probabilities[0].shape[-1]
     seen = network.attending[0].visible(length, maps.probabilities[0].device).sum(0)
@@ -154,7 +154,7 @@ def _mean(entropy: Tensor, tokens: Tensor) -> np.ndarray[Any, np.dtype[np.float6
 
 
 def _of_pass(
-    network: LabNetwork, recipe: LabRecipe, one: Pass, maps: Maps, losses: Tensor, alpha: list[Tensor],
+    network: LabNetwork, recipe: LabRecipe, one: WholePass, maps: LayerMaps, losses: Tensor, alpha: list[Tensor],
     strongest: list[Tensor],
 ) -> dict[str, Any]:  # fmt: skip
     first = torch.stack([a[..., 0] for a in alpha])  # (layer, row, head)
@@ -185,7 +185,7 @@ def _strongest(alpha: Tensor, recipe: LabRecipe) -> Tensor:
     return alpha[..., :keys].argmax(-1)
 
 
-def _asked_by(recipe: LabRecipe, one: Pass, maps: Maps, first: Tensor) -> dict[str, float | None]:
+def _asked_by(recipe: LabRecipe, one: WholePass, maps: LayerMaps, first: Tensor) -> dict[str, float | None]:
     """What the first token receives from triggers and from all other queries, in the head whose first token receives
     most: a head that is dormant or active."""
     layer, head = divmod(int(first.mean(1).argmax()), first.shape[-1])
@@ -201,7 +201,7 @@ def _asked_by(recipe: LabRecipe, one: Pass, maps: Maps, first: Tensor) -> dict[s
     }
 
 
-def _norms(maps: Maps, strongest: list[Tensor]) -> dict[str, float]:
+def _norms(maps: LayerMaps, strongest: list[Tensor]) -> dict[str, float]:
     """Norms of the strongest key and its value, in medians of their head; and how much of the output is its value."""
     found: dict[str, list[Tensor]] = {"key_norm": [], "value_norm": [], "output_share": []}
     for probabilities, keys, values, at in zip(maps.probabilities, maps.keys, maps.values, strongest, strict=True):
@@ -217,7 +217,7 @@ def _norms(maps: Maps, strongest: list[Tensor]) -> dict[str, float]:
 
 
 def _hiding(
-    network: LabNetwork, recipe: LabRecipe, one: Pass, alpha: list[Tensor], strongest: list[Tensor]
+    network: LabNetwork, recipe: LabRecipe, one: WholePass, alpha: list[Tensor], strongest: list[Tensor]
 ) -> dict[str, Any]:
     """Losses, nats a token, by what is hidden; of all tokens, of those that a trigger decides and of the others."""
     decided = torch.zeros_like(one.wanted)

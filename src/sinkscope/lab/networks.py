@@ -13,7 +13,7 @@ Each form is what somebody proposes against attention sinks, in the smallest net
   al. 2024, arXiv 2409.04431).
 
 Contexts have equal lengths and no padding, so the network's own mask is not asked for: a network is causal or not.
-Attention is computed plainly, with its whole map, which `Maps` keeps for whoever asks.
+Attention is computed plainly, with its whole map, which `LayerMaps` keeps for whoever asks.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _WORDS = len(CHAIN_WORDS)
 
 
 @dataclass
-class Maps:
+class LayerMaps:
     """What attention did in a pass, one tensor a layer."""
 
     probabilities: list[Tensor] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Attending(nn.Module):
         super().__init__()
         self.form, self.causal = recipe.attention, recipe.objective == "next-token"
         self.alone = recipe.registers if recipe.registers_mode == "see-themselves" else 0
-        self.maps: Maps | None = None
+        self.maps: LayerMaps | None = None
         self.cut: Tensor | None = None
         """(row, head, key) boolean: keys that no later query sees, where somebody intervenes."""
         dim = recipe.width // recipe.heads
@@ -171,9 +171,9 @@ class LabNetwork(nn.Module):
         return logits[:, self.registers :, :_WORDS]
 
     @contextmanager
-    def mapped(self) -> Iterator[Maps]:
+    def mapped(self) -> Iterator[LayerMaps]:
         """Keep the maps of the passes made inside the block."""
-        maps = Maps()
+        maps = LayerMaps()
         for one in self.attending:
             one.maps = maps
         try:
@@ -196,7 +196,7 @@ class LabNetwork(nn.Module):
 
 def configuration(recipe: LabRecipe) -> LlamaConfig:
     """Of the Llama inside, as a stock folder has it."""
-    return LlamaConfig(
+    config = LlamaConfig(
         vocab_size=_WORDS + recipe.registers,
         hidden_size=recipe.width,
         intermediate_size=3 * recipe.width,
@@ -205,11 +205,12 @@ def configuration(recipe: LabRecipe) -> LlamaConfig:
         num_key_value_heads=recipe.heads,
         max_position_embeddings=max(256, recipe.length + recipe.registers),
         tie_word_embeddings=False,
-        attn_implementation=NAME,
         bos_token_id=BOS_ID,
         eos_token_id=None,
         pad_token_id=None,
     )
+    config._attn_implementation = NAME
+    return config
 
 
 def initial_network(recipe: LabRecipe) -> LabNetwork:

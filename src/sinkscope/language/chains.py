@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -170,7 +171,13 @@ def chain_tokenizer(*, max_length: int | None = None) -> PreTrainedTokenizerFast
         single=f"{BOS} $A", pair=f"{BOS} $A $B:1", special_tokens=[(BOS, BOS_ID)]
     )
     limit = {} if max_length is None else {"model_max_length": max_length}
-    return PreTrainedTokenizerFast(
-        tokenizer_object=core, bos_token=BOS, mask_token=MASK, unk_token=UNKNOWN,
-        clean_up_tokenization_spaces=False, **limit,
-    )  # fmt: skip
+    wrapper: Any = PreTrainedTokenizerFast
+    wrapped: PreTrainedTokenizerFast = wrapper(
+        tokenizer_object=core,
+        bos_token=BOS,
+        mask_token=MASK,
+        unk_token=UNKNOWN,
+        clean_up_tokenization_spaces=False,
+        **limit,
+    )
+    return wrapped

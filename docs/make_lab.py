@@ -1,0 +1,146 @@
+"""Train the chains and print the tables of docs/results/lab.md; draw its picture.
+
+    OMP_NUM_THREADS=1 python docs/make_lab.py runs/lab
+
+About three hours on one core, nearly all of it trainings; what the folder holds already is taken over. `--quick` trains
+two recipes for a few steps, to see that the script runs.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+
+from commands import sinkscope
+
+from sinkscope.experiments.eviction import read_droppings
+from sinkscope.experiments.masking import read_maskings
+from sinkscope.experiments.points import Spread
+from sinkscope.grids import Cell
+from sinkscope.lab.studies import Finding, findings, read_lab
+
+OBJECTIVES = ("next-token", "masked-diffusion", "adapted")
+SEEDS = (0, 1, 2)
+TASKS = ("chain-writing", "back-copy", "recall")
+MASKINGS: Mapping[str, str] = {
+    "strongest of the step before": "--rule top-k:1 --control random,equal-mass",
+    "strongest of the step": "--rule top-k:1 --control random,equal-mass-at-step --detect same --first-step 0",
+    "first token": "--rule first:1 --control random,equal-mass-at-step --detect same --first-step 0",
+}
+
+
+def main(out: Path, *, quick: bool) -> None:
+    """Train, mask, drop, print and draw."""
+    few = " --set steps=5 --set adapted_steps=5 --set rows=4" if quick else ""
+    studies = "--set steps=5" if quick else "--set steps=600"
+    trio = out / "trio"
+    sinkscope(f"lab --objective {','.join(OBJECTIVES)} --out {trio} --resume --keep-models --json{few}")
+    kept = out / "studies"
+    both = "next-token,masked-diffusion"
+    sinkscope(f"lab --study mitigation,length {studies} --objective {both} --out {kept} --resume --json")
+    more = "data,optimisation,network"
+    sinkscope(f"lab --study {more} {studies} --objective next-token --out {kept} --resume --json")
+    folders = sorted((trio / "models").iterdir())
+    models = " ".join(map(str, folders))
+    limit = 6 if quick else 150
+    for number, how in enumerate(MASKINGS.values()):
+        folder = out / f"masked-{number}"
+        sinkscope(f"ablate {models} --task {','.join(TASKS)} {how} --limit {limit} --out {folder} --resume --json")
+    causal = " ".join(str(one) for one in folders if one.name.startswith("next-token"))
+    dropped = out / "dropped"
+    scorers = "--scorer key-norm,random,streaming --ratio 0.25,0.5,0.75 --when decode"
+    sinkscope(f"compress {causal} --task {','.join(TASKS)} {scorers} --limit {limit} --out {dropped} --resume --json")
+    print_shares(findings(read_lab(trio)))
+    for number, name in enumerate(MASKINGS):
+        print_masked(name, read_maskings(out / f"masked-{number}"))
+    print_dropped(read_droppings(dropped))
+    print_studies(findings(read_lab(kept)))
+    sinkscope(f"figures --lab {kept} --only lab --format svg --out docs/figures/lab --overwrite")
+
+
+def objective_of(cell: Cell[object]) -> str:
+    """Of the training that a model's folder is named by."""
+    return next(one for one in OBJECTIVES if Path(cell.model).name.startswith(one))
+
+
+def told(values: Sequence[float], digits: int = 2) -> str:
+    """Mean over seeds, and the lowest and the highest."""
+    one = Spread.of(list(values))
+    return f"{one.mean:.{digits}f} ({one.lowest:.{digits}f} to {one.highest:.{digits}f})"
+
+
+def print_shares(found: Sequence[Finding]) -> None:
+    """Where sinks are, what they are for, and what it costs to hide them in one pass, by share of masks."""
+    columns = {
+        "above entropy": "excess", "first token": "first_received", "Sink_1": "sink_1", "deep": "sink_1_deep",
+        "strongest key": "strongest_received", "at first": "strongest_first", "at a mask": "strongest_masked",
+        "idle": "dormant", "busy": "active", "value norm": "value_norm", "key norm": "key_norm",
+    }  # fmt: skip
+    print(f"\n| objective | pass | {' | '.join(columns)} |\n|---|---|{'---|' * len(columns)}")
+    for one in found:
+        cells = [_told(one, name) for name in columns.values()]
+        print(f"| {one.objective} | {one.where} | {' | '.join(cells)} |")
+    hidden = ("first", "strongest", "random", "equal-mass")
+    print(f"\n| objective | pass | {' | '.join(hidden)} | removed: strongest, equal |\n|---|---|{'---|' * 5}")
+    for one in found:
+        costs = [_told(one, f"cost {name} all") for name in hidden]
+        removed = [one.values[f"removed {name}"].mean for name in ("strongest", "equal-mass")]
+        print(f"| {one.objective} | {one.where} | {' | '.join(costs)} | {removed[0]:.2f}, {removed[1]:.2f} |")
+
+
+def _told(one: Finding, name: str) -> str:
+    spread = one.values.get(name)
+    return "" if spread is None else f"{spread.mean:.2f} ({spread.lowest:.2f} to {spread.highest:.2f})"
+
+
+def print_masked(name: str, cells: Sequence[Cell[object]]) -> None:
+    """Scores while keys are masked, mean over seeds, and the attention that was removed."""
+    print(f"\n{name}:\n\n| objective | task | plain | sinks | {' | '.join(_controls(cells))} |")
+    print(f"|---|---|---|---|{'---|' * len(_controls(cells))}")
+    for objective in OBJECTIVES:
+        for task in TASKS:
+            some = [cell for cell in cells if objective_of(cell) == objective and cell.task == task]
+            print(f"| {objective} | {task} | {' | '.join(_scores(some))} |")
+
+
+def _controls(cells: Sequence[Cell[object]]) -> list[str]:
+    found = dict.fromkeys(cell.condition.masked for cell in cells)  # type: ignore[attr-defined]
+    return [name for name in found if name not in ("plain", "sinks")]
+
+
+def _scores(some: Sequence[Cell[object]]) -> list[str]:
+    cells = []
+    for masked in dict.fromkeys(one.condition.masked for one in some):  # type: ignore[attr-defined]
+        alike = [one for one in some if one.condition.masked == masked]  # type: ignore[attr-defined]
+        removed = [one.stats["removed"]["mass"] for one in alike if one.stats["removed"] is not None]
+        beside = f"; {fmean(removed):.2f} removed" if removed else ""
+        cells.append(told([one.outcome.score for one in alike]) + beside)
+    return cells
+
+
+def print_dropped(cells: Sequence[Cell[object]]) -> None:
+    """Scores while keys are dropped from the cache, mean over seeds."""
+    print("\n| task | scorer | kept | score |\n|---|---|---|---|")
+    groups: dict[tuple[str, str, str], list[float]] = {}
+    for cell in cells:
+        key = (cell.task, cell.condition.dropping, cell.condition.kept)  # type: ignore[attr-defined]
+        groups.setdefault(key, []).append(cell.outcome.score)
+    for (task, scorer, kept), scores in groups.items():
+        print(f"| {task} | {scorer} | {kept} | {told(scores)} |")
+
+
+def print_studies(found: Sequence[Finding]) -> None:
+    """What every change of the recipe makes of the sink, of the loss and of the costs."""
+    columns = {
+        "above entropy": "excess", "first": "first_received", "Sink_1": "sink_1", "strongest": "strongest_received",
+        "value norm": "value_norm", "hide strongest": "cost strongest all", "hide equal": "cost equal-mass all",
+    }  # fmt: skip
+    for objective, where in (("next-token", "text"), ("masked-diffusion", "masked 0.5")):
+        print(f"\n{objective}, {where}:\n\n| changed | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
+        for one in found:
+            if (one.objective, one.where) == (objective, where):
+                print(f"| {one.recipe.name} | {' | '.join(_told(one, name) for name in columns.values())} |")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), quick="--quick" in sys.argv)
