@@ -12,7 +12,7 @@ demo: setup
 
 # Two processes of one thread each are faster than one of two: the tests' networks are tiny.
 test: setup lint
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=2 --dist=loadscope --cov --cov-report=term
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=2 --dist=loadscope --no-loadscope-reorder --cov --cov-report=term
 
 lint: setup
 	$(BIN)/ruff format --check .

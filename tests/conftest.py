@@ -1,5 +1,6 @@
 """Shared by all tests: the reference fixtures, and tiny models loaded from them."""
 
+import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import settings
 from transformers import LlamaConfig, LlamaForCausalLM
 
 # Readline puts the width of no terminal there in some of pytest's processes, and rich would take it at its import.
@@ -22,7 +24,41 @@ from sinkscope.language.vocabulary import BOS, EOS, PAD, WORDS, ids
 # A shell that starts the tests in the background lets them, and the commands that they interrupt, ignore the signal.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# How long an example takes says how busy the machine is.
+settings.register_profile("sinkscope", deadline=None)
+settings.load_profile("sinkscope")
+
 FIXTURES = Path(__file__).parent / "fixtures"
+SLOWEST = (
+    "cli/test_demo.py",
+    "evaluation/test_harness_command.py",
+    "families/test_packaged_models.py",
+    "training/test_training_breaks.py",
+    "report/test_page_in_browser.py",
+    "trace/test_failures.py",
+    "trace/test_recording_breaks.py",
+    "cli/test_mistakes.py",
+    "evaluation/test_measures.py",
+    "training/test_shipped_twins.py",
+    "evaluation/test_evaluate.py",
+    "trace/test_reading.py",
+    "trace/test_recording.py",
+    "attention/test_foreign_hands.py",
+)
+"""Files that take longest, as far as one test or fixture of theirs goes on for seconds."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of several processes none is left alone at the end with a file that takes long: those come first."""
+    if hasattr(config, "workerinput"):
+        rank = {name: number for number, name in enumerate(SLOWEST)}
+        items.sort(key=lambda item: rank.get(f"{item.path.parent.name}/{item.path.name}", len(rank)))
+
+
+def pytest_collection_finish() -> None:
+    """What the imports made stays to the end: no collection of garbage need look through it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

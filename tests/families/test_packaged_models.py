@@ -19,7 +19,14 @@ from sinkscope.families.stored import StoredTensor, read_stored
 
 @pytest.fixture(scope="module")
 def smollm2() -> Model:
-    return load_model("smollm2-135m", device="cpu")
+    """Read through a plain array: the `gguf` package makes a view for every word of a vocabulary, and those of a
+    `numpy.memmap` take long. The demo's test reads it as it comes."""
+    plain = property(
+        lambda reader: reader.__dict__["plain"], lambda reader, read: reader.__dict__.update(plain=np.asarray(read))
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gguf.GGUFReader, "data", plain, raising=False)
+        return load_model("smollm2-135m", device="cpu")
 
 
 def test_packages_are_found_and_not_imported() -> None:

@@ -58,8 +58,7 @@ def test_a_kill_before_any_file_is_in_place_spoils_nothing(unbroken: Path, first
         assert file_bytes(path) == file_bytes(unbroken)
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-@pytest.mark.parametrize("share", [0.1, 0.6, 0.99])
+@pytest.mark.parametrize(("share", "code"), [(0.1, errno.ENOSPC), (0.6, errno.EDQUOT), (0.99, errno.EFBIG)])
 def test_a_full_disk_ends_in_one_line(tmp_path: Path, unbroken: Path, share: float, code: int) -> None:
     path = tmp_path / "trace.zarr"
     with failing_writes(1_000_000, Killed()) as counter, TraceStore.create(tmp_path / "count", ATTRS) as store:
