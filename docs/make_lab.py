@@ -8,12 +8,14 @@ two recipes for a few steps, to see that the script runs.
 
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from statistics import fmean
 
 from commands import sinkscope
 
-from sinkscope.experiments.eviction import read_droppings
+from sinkscope.experiments.eviction import read_evictions
 from sinkscope.experiments.masking import read_maskings
 from sinkscope.experiments.points import Spread
 from sinkscope.grids import Cell
@@ -29,33 +31,39 @@ MASKINGS: Mapping[str, str] = {
 }
 
 
+def kept(command: str) -> None:
+    """Run a command that keeps its cells; what it prints is told by the tables below."""
+    with redirect_stdout(StringIO()):
+        sinkscope(f"{command} --resume --json")
+
+
 def main(out: Path, *, quick: bool) -> None:
     """Train, mask, drop, print and draw."""
     few = " --set steps=5 --set adapted_steps=5 --set rows=4" if quick else ""
     studies = "--set steps=5" if quick else "--set steps=600"
     trio = out / "trio"
-    sinkscope(f"lab --objective {','.join(OBJECTIVES)} --out {trio} --resume --keep-models --json{few}")
-    kept = out / "studies"
+    kept(f"lab --objective {','.join(OBJECTIVES)} --out {trio} --keep-models{few}")
+    varied = out / "studies"
     both = "next-token,masked-diffusion"
-    sinkscope(f"lab --study mitigation,length {studies} --objective {both} --out {kept} --resume --json")
+    kept(f"lab --study mitigation,length {studies} --objective {both} --out {varied}")
     more = "data,optimisation,network"
-    sinkscope(f"lab --study {more} {studies} --objective next-token --out {kept} --resume --json")
+    kept(f"lab --study {more} {studies} --objective next-token --out {varied}")
     folders = sorted((trio / "models").iterdir())
     models = " ".join(map(str, folders))
     limit = 6 if quick else 150
     for number, how in enumerate(MASKINGS.values()):
         folder = out / f"masked-{number}"
-        sinkscope(f"ablate {models} --task {','.join(TASKS)} {how} --limit {limit} --out {folder} --resume --json")
+        kept(f"ablate {models} --task {','.join(TASKS)} {how} --limit {limit} --out {folder}")
     causal = " ".join(str(one) for one in folders if one.name.startswith("next-token"))
     dropped = out / "dropped"
     scorers = "--scorer key-norm,random,streaming --ratio 0.25,0.5,0.75 --when decode"
-    sinkscope(f"compress {causal} --task {','.join(TASKS)} {scorers} --limit {limit} --out {dropped} --resume --json")
+    kept(f"compress {causal} --task {','.join(TASKS)} {scorers} --limit {limit} --out {dropped}")
     print_shares(findings(read_lab(trio)))
     for number, name in enumerate(MASKINGS):
         print_masked(name, read_maskings(out / f"masked-{number}"))
-    print_dropped(read_droppings(dropped))
-    print_studies(findings(read_lab(kept)))
-    sinkscope(f"figures --lab {kept} --only lab --format svg --out docs/figures/lab --overwrite")
+    print_dropped(read_evictions(dropped))
+    print_studies(findings(read_lab(varied)))
+    sinkscope(f"figures --lab {varied} --only lab --format svg --out docs/figures/lab --overwrite")
 
 
 def objective_of(cell: Cell[object]) -> str:
