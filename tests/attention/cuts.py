@@ -60,7 +60,11 @@ def oracle(attention: Attention, visible: torch.Tensor, cut: Cut) -> Expected:
         gone = gone & cut.queries[:, None, :, None]
     plain = _softmax(scores, visible)
     if cut.values_only:
-        return Expected(plain, plain, _output(plain.masked_fill(gone, 0), value), (plain * gone).sum(-1))
+        output = _output(plain.masked_fill(gone, 0), value)
+        if cut.instead is not None:
+            other = cut.instead.double().repeat_interleave(heads, dim=1).expand(value.shape)
+            output = output + _output(plain * gone, other)
+        return Expected(plain, plain, output, (plain * gone).sum(-1))
     robbed = (visible & ~gone).any(-1, keepdim=True)
     gone = gone & robbed
     under = _softmax(scores, visible & ~gone)
@@ -117,6 +121,12 @@ def random_cut(attention: Attention, *, share: float = 0.4, some_queries: bool =
     lost[:, 1:2] = False
     asked = torch.rand(BATCH, queries) < 0.66 if some_queries else None
     return Cut(keys=lost, queries=asked, values_only=values)
+
+
+def stand_ins(attention: Attention, *, rows: int, keys: int) -> torch.Tensor:
+    """Values to stand in, (rows, kv_head, keys, dim), in the dtype of the values."""
+    kv_heads, dim = attention.value.shape[1], attention.value.shape[-1]
+    return torch.randn(rows, kv_heads, keys, dim).to(attention.value.dtype)
 
 
 def never(_: object = None) -> torch.Tensor:

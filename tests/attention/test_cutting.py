@@ -6,13 +6,27 @@ from typing import Any
 
 import pytest
 import torch
-from cuts import BATCH, DIM, KINDS, OUTPUTS, PROBABILITIES, Expected, Fixed, never, oracle, random_attention, random_cut
+from cuts import (
+    BATCH,
+    DIM,
+    KINDS,
+    OUTPUTS,
+    PROBABILITIES,
+    Expected,
+    Fixed,
+    never,
+    oracle,
+    random_attention,
+    random_cut,
+    stand_ins,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sinkscope.attention import kernels
 from sinkscope.attention.cutting import Cut, attend, current_cutter, cutting
+from sinkscope.attention.evicting import KeyIndex
 from sinkscope.attention.function import attention_forward
 from sinkscope.attention.kernels import KERNELS, Accumulator, Attention
 from sinkscope.errors import UserError
@@ -61,6 +75,36 @@ def test_other_precisions(kind: str, dtype: torch.dtype) -> None:
     attention, visible = random_attention(kind, dtype=dtype)
     for values in (False, True):
         check(attention, visible, random_cut(attention, values=values))
+
+
+@pytest.mark.parametrize("dtype", OUTPUTS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_values_stand_in_for_those_of_cut_keys(
+    kind: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "MOST_ROWS", {"cpu": 16})
+    attention, visible = random_attention(kind, dtype=dtype)
+    for rows, keys in ((BATCH, attention.key.shape[2]), (1, 1), (BATCH, 1)):
+        cut = random_cut(attention, values=True)
+        expected = check(attention, visible, replace(cut, instead=stand_ins(attention, rows=rows, keys=keys)))
+        assert not torch.allclose(expected.output, oracle(attention, visible, cut).output, atol=0.1)
+
+
+def test_values_stand_in_at_the_keys_that_a_cache_has_kept() -> None:
+    attention, _ = random_attention("none", dtype=torch.float32)
+    columns = torch.rand(BATCH, 3, 53).argsort(-1)[..., :17].sort(-1).values
+    columns[1, 2, :2] = -1  # slots without a key
+    cut = replace(random_cut(attention, values=True), instead=stand_ins(attention, rows=BATCH, keys=53))
+    found = cut.at_keys(KeyIndex(columns=columns, width=53))
+    assert cut.instead is not None and found.instead is not None and found.instead.shape == (BATCH, 3, 17, DIM)
+    for batch in range(BATCH):
+        for head in range(6):
+            for slot, column in enumerate(columns[batch, head // 2].tolist()):
+                assert bool(found.keys[batch, head, slot]) == (column >= 0 and bool(cut.keys[batch, head, column]))
+                if column >= 0:
+                    assert torch.equal(found.instead[batch, head // 2, slot], cut.instead[batch, head // 2, column])
+    for_all = replace(cut, instead=stand_ins(attention, rows=1, keys=1))
+    assert for_all.at_keys(KeyIndex(columns=columns, width=53)).instead is for_all.instead
 
 
 @given(

@@ -56,6 +56,29 @@ def test_people_are_told_that_keys_were_masked(sinkscope: Command, twin: Path, t
     assert "sinkscope: warning: nothing was masked" in nothing.err
 
 
+@pytest.mark.parametrize("how", ["mean", "resample"])
+def test_values_of_a_reference_stand_in(sinkscope: Command, twin: Path, tmp_path: Path, how: str) -> None:
+    texts = ["Ann has 3 books. Bo has 2 books. Dan sees the small fox. Tom waits.", "Copy the list: a d f g => a d f g"]
+    (tmp_path / "texts.txt").write_text("\n".join(texts), encoding="utf-8")
+    given = (*PROMPT, "--mask", "top-k:2", "--how", how, "--reference", tmp_path / "texts.txt")
+    found = sinkscope("generate", twin, *given, "--json").document
+    wanted = MaskSinks(2, how=how, reference=texts)
+    settings = Denoising(gen_length=4, block_length=4, steps=None)
+    done = generate(load_model(twin, device="cpu"), PROMPT[1], settings, intervention=wanted)
+    assert found["results"][0]["sequence"] == done.sequences[0].tolist()
+    assert done.removed is not None and found["results"][0]["removed"] == done.removed.to_dict()
+    assert found["intervention"] == wanted.to_dict()
+    sinkscope("trace", twin, *given, "--out", tmp_path / "masked.zarr", "--json")
+    assert open_trace(tmp_path / "masked.zarr").attrs["intervention"] == found["intervention"]
+    for wrong, words in (
+        (given[:-2], f"how {how!r} takes values from texts, and there are none"),
+        ((*PROMPT, "--reference", tmp_path / "texts.txt"), "--reference says how to mask, but not what"),
+        ((*given[:-1], tmp_path / "nowhere.jsonl"), "can't read the prompts"),
+    ):
+        said = sinkscope("generate", twin, *wrong)
+        assert said.code == 2 and words in said.err and said.err.count("\n") == 1
+
+
 def test_no_keys_is_the_plain_run(sinkscope: Command, twin: Path) -> None:
     plain = sinkscope("generate", twin, *PROMPT, "--json").document
     found = sinkscope("generate", twin, *PROMPT, "--mask", "top-k:0", "--json").document

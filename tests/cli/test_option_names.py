@@ -16,6 +16,7 @@ from sinkscope.evaluation import LITTLE, MAX_EXAMPLE_TOKENS
 from sinkscope.evaluation.eviction_points import EVICTION_POINTS
 from sinkscope.evaluation.measures import NAMES
 from sinkscope.evaluation.measuring import WINDOW
+from sinkscope.evaluation.texts import TEXTS
 from sinkscope.experiments import eviction, patches, pictures
 from sinkscope.families.model import DTYPES
 from sinkscope.interventions import CONTROLS, DETECT, DETECT_FROM, HOW
@@ -43,6 +44,7 @@ def test_names_are_those_of_the_rooms() -> None:
         (choices.CACHES, CACHES), (choices.KERNELS, KERNELS), (choices.SCALES, SCALES), (choices.GROUPS, GROUPS),
         (choices.CLASSES, CLASSES), (choices.SINK_TABLES, TABLES), (choices.NORM_TABLES, NORM_TABLES),
         (choices.AMONG, AMONG), (choices.DETECT, DETECT), (choices.DETECT_FROM, DETECT_FROM), (choices.HOW, HOW),
+        (choices.REFERENCES, TEXTS),
         (choices.DEFAULT_SCORERS, eviction.DEFAULT_SCORERS), (choices.DEFAULT_RATIOS, eviction.DEFAULT_RATIOS),
         (choices.TASKS, LITTLE), (choices.MEASURES, NAMES),
         (choices.TWINS, KINDS), (choices.FORMATS, FORMATS), (choices.SHIPPED, SHIPPED),

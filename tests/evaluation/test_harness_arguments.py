@@ -80,6 +80,20 @@ def test_arguments_become_the_settings_of_decoding_and_masking() -> None:
     assert (read.batch_size, read.dtype, read.seed, read.mc_num, read.cfg_scale) == (6, None, 4, 16, 1.0)
 
 
+def test_a_reference_is_a_file_with_texts(tmp_path: Path) -> None:
+    given = {"pretrained": "x", "mask": "first:1", "how": "mean", "seed": 4}
+    lines, prompts = tmp_path / "lines.txt", tmp_path / "prompts.jsonl"
+    lines.write_text("one text\n\nanother\n", encoding="utf-8")
+    prompts.write_text('{"prompt": "one text"}\n{"prompt": "another"}\n', encoding="utf-8")
+    wanted = MaskSinks(First(1), how="mean", reference=["one text", "another"], seed=4)
+    for file in (lines, prompts):
+        assert read_arguments({**given, "reference": str(file)}).condition.intervention == wanted
+    with pytest.raises(UserError, match="takes values from texts, and there are none"):
+        read_arguments(given)
+    with pytest.raises(UserError, match="No such file"):
+        read_arguments({**given, "reference": "nowhere.txt"})
+
+
 @pytest.mark.parametrize(
     ("spec", "keys"),
     [

@@ -24,6 +24,7 @@ class Pass:
 
     decide: Decide
     values: bool
+    instead: list[torch.Tensor] | None  # of each layer, (kv_head, key or 1, dim): stands in for values of cut keys
     causal: bool
     fed: tuple[int, int]
     stored: list[tuple[torch.Tensor, torch.Tensor]]  # of each layer; empty before the first pass
@@ -70,7 +71,11 @@ def plain_attention(
     now.maps.append(under)
     now.cuts.append(cut)
     mixing = plain.masked_fill(cut, 0) if cut is not None and now.values else under
-    return (mixing @ value).transpose(0, 1).unsqueeze(0), None
+    output = mixing @ value
+    if cut is not None and now.instead is not None:
+        other = now.instead[layer].repeat_interleave(query.shape[1] // now.instead[layer].shape[0], dim=0)
+        output = output + (plain * cut) @ other[:, : value.shape[1]].expand(value.shape)
+    return output.transpose(0, 1).unsqueeze(0), None
 
 
 AttentionInterface.register("plain-protocol", plain_attention)
@@ -97,6 +102,7 @@ class Protocol:
     same: bool = False
     clean: bool = False
     values: bool = False
+    instead: list[torch.Tensor] | None = None  # see `Pass`; with `values`
     first_step: int = 1
 
 
@@ -194,7 +200,8 @@ class Stream:
             old = self._kept[layer]
             laid[:, : old.shape[1], : old.shape[2]] = old
         laid[:, (0 if self.step == 0 else -1) :] |= cut.unsqueeze(1)
-        laid &= ~(laid | torch.ones(plain.shape[-2:], dtype=torch.bool).triu(1)).all(-1, keepdim=True)  # it keeps all
+        if not self._protocol.values:  # of its values a query may lose all; else one that would lose all keys keeps all
+            laid &= ~(laid | torch.ones(plain.shape[-2:], dtype=torch.bool).triu(1)).all(-1, keepdim=True)
         self._kept[layer] = laid
         return laid
 
@@ -202,7 +209,7 @@ class Stream:
         self, tokens: list[int], fed: tuple[int, int], begins: bool, decide: Decide, clean: bool
     ) -> tuple[torch.Tensor, Pass]:
         stored = [] if begins else self._stored[clean]
-        now = Pass(decide, self._protocol.values, self._causal, fed, stored)
+        now = Pass(decide, self._protocol.values, self._protocol.instead, self._causal, fed, stored)
         _under_way.append(now)
         with torch.no_grad():
             positions = torch.arange(*fed).unsqueeze(0)
@@ -210,6 +217,16 @@ class Stream:
         _under_way.pop()
         self._stored[clean] = now.stored
         return output.logits[0], now
+
+
+def plain_values(model: Model, tokens: list[int]) -> list[torch.Tensor]:
+    """Values of each layer in a plain pass over a text, (kv_head, key, dim)."""
+    now = Pass(lambda *_: None, False, None, not model.family.bidirectional, (0, len(tokens)), [])
+    _under_way.append(now)
+    with torch.no_grad():
+        plain_network(model)(torch.tensor([tokens]), use_cache=False)
+    _under_way.pop()
+    return [value[0] for _, value in now.stored]
 
 
 def denoised(

@@ -22,7 +22,8 @@ from typing import Any, Protocol
 
 import torch
 
-from sinkscope.attention.kernels import Accumulator, Attention, masked_scores, mixer, probability_chunks
+from sinkscope.attention.evicting import KeyIndex
+from sinkscope.attention.kernels import Accumulator, Attention, masked_scores, mixer, probability_chunks, weighed
 
 _LEAST_KEPT = 1e-20
 """Below this what is left of a row may have lost digits to underflow, in float32 first."""
@@ -36,11 +37,23 @@ class Cut:
         (batch, query) boolean, whose rows lose them; None means all.
     values_only: scores stay as they are, and the values of the keys count as zero: attention paid to them is lost
         instead of going to other keys.
+    instead: with `values_only`, what those values count as in place of zero, (batch or 1, kv_head, key, dim), for every
+        column as `keys`; or one for all keys, (batch or 1, kv_head, 1, dim).
     """
 
     keys: torch.Tensor
     queries: torch.Tensor | None = None
     values_only: bool = False
+    instead: torch.Tensor | None = None
+
+    def at_keys(self, index: KeyIndex | None) -> "Cut":
+        """The same cut at the keys of a cache that dropped some, from that of all columns."""
+        if index is None:
+            return self
+        instead = self.instead
+        if instead is not None and instead.shape[2] > 1:
+            instead = index.gather(instead.transpose(-1, -2)).transpose(-1, -2)
+        return replace(self, keys=index.gather(self.keys), instead=instead)
 
 
 class Cutter(Protocol):
@@ -138,8 +151,7 @@ def attend(
     if cut is None:
         output, removed = plain(accumulator), None
     else:
-        at_keys = cut if attention.index is None else replace(cut, keys=attention.index.gather(cut.keys))
-        output, removed = _cut_pass(attention, at_keys, accumulator)
+        output, removed = _cut_pass(attention, cut.at_keys(attention.index), accumulator)
     cutter.on_layer_end(None if seen is None else attention.by_column(seen.sums), removed)
     return output
 
@@ -154,6 +166,8 @@ def _received(attention: Attention, weights: torch.Tensor) -> torch.Tensor:
 def _cut_pass(attention: Attention, cut: Cut, accumulator: Accumulator | None) -> tuple[torch.Tensor, torch.Tensor]:
     """Output (batch, query, head, dim) and the attention removed, (batch, head, query)."""
     output, mix = mixer(attention)
+    exact = torch.promote_types(attention.query.dtype, torch.float32)
+    instead = None if cut.instead is None else cut.instead.to(exact)
     shares = []
     for start, stop, probabilities in probability_chunks(attention):
         seen = probabilities.shape[-1]
@@ -165,6 +179,7 @@ def _cut_pass(attention: Attention, cut: Cut, accumulator: Accumulator | None) -
         mixing = probabilities.clone() if probabilities.requires_grad else probabilities
         if cut.values_only and accumulator is not None:
             accumulator.add(start, stop, mixing.detach())
+        more = None if instead is None else _stood_in(mixing * cut_here, instead)
         # On a CPU a product is far faster than filling by a boolean mask.
         mixing.mul_(cut_here.logical_not().to(mixing.dtype))
         if not cut.values_only:
@@ -175,9 +190,15 @@ def _cut_pass(attention: Attention, cut: Cut, accumulator: Accumulator | None) -
                 removed = removed.masked_fill(spared, 0)
             if accumulator is not None:
                 accumulator.add(start, stop, mixing.detach())
-        mix(start, stop, mixing)
+        mix(start, stop, mixing, more)
         shares.append(removed.detach())
     return output, torch.cat(shares, dim=2)
+
+
+def _stood_in(taken: torch.Tensor, instead: torch.Tensor) -> torch.Tensor:
+    """What the attention taken from the cut keys, (batch, head, row, key), gets in place of their values."""
+    # Where one value stands in for all keys, all that was taken goes to it.
+    return weighed(taken.sum(-1, keepdim=True) if instead.shape[2] == 1 else taken, instead)
 
 
 def _shares(

@@ -125,6 +125,18 @@ def _is_causal(module: torch.nn.Module, query: torch.Tensor, mask: torch.Tensor 
     return bool(declared) and mask is None and query.shape[2] > 1
 
 
+def check_calls(calls: int, layers: int) -> None:
+    """Raise `UserError` where not one attention a layer came by in a pass, of a network with so many layers. Some
+    layers may have none."""
+    if calls == 0:
+        raise UserError(f"no layer's attention came by to be masked; load the model with attention={NAME!r}")
+    if calls > layers:
+        raise UserError(
+            f"{calls} maps of attention came by in {layers} layers: several make a layer's output, so no key of a "
+            "layer can be masked; take a model with one attention a layer"
+        )
+
+
 def register() -> None:
     """Make "sinkscope" known to transformers as an attention implementation. Safe to call twice."""
     AttentionInterface.register(NAME, attention_forward)

@@ -155,24 +155,32 @@ def one_pass(attention: Attention, accumulator: Accumulator, sdpa: Callable[[], 
     output, mix = mixer(attention)
     for start, stop, probabilities in probability_chunks(attention):
         accumulator.add(start, stop, probabilities.detach())
-        mix(start, stop, probabilities)
+        mix(start, stop, probabilities, None)
     return output
 
 
-def mixer(attention: Attention) -> tuple[torch.Tensor, Callable[[int, int, torch.Tensor], None]]:
-    """An output (batch, query, head, dim), and a function (start, stop, probabilities) that fills its rows."""
-    batch, heads, queries, _ = attention.query.shape
-    kv_heads, dim = attention.value.shape[1], attention.value.shape[-1]
-    value = attention.value.to(torch.promote_types(attention.query.dtype, torch.float32))
-    output = attention.value.new_empty(batch, queries, heads, dim)
+def mixer(attention: Attention) -> tuple[torch.Tensor, Callable[[int, int, torch.Tensor, torch.Tensor | None], None]]:
+    """An output (batch, query, head, dim), and a function (start, stop, probabilities, more) that fills its rows.
 
-    def mix(start: int, stop: int, probabilities: torch.Tensor) -> None:
-        seen = probabilities.shape[-1]
-        grouped = probabilities.view(batch, kv_heads, -1, seen)
-        mixed = torch.matmul(grouped, value[:, :, :seen]).view(batch, heads, stop - start, dim)
-        output[:, start:stop] = mixed.transpose(1, 2)
+    more (batch, head, rows, dim): what is added to the weighed values before it is rounded; None adds nothing.
+    """
+    batch, heads, queries, _ = attention.query.shape
+    value = attention.value.to(torch.promote_types(attention.query.dtype, torch.float32))
+    output = attention.value.new_empty(batch, queries, heads, value.shape[-1])
+
+    def mix(start: int, stop: int, probabilities: torch.Tensor, more: torch.Tensor | None = None) -> None:
+        mixed = weighed(probabilities, value)
+        output[:, start:stop] = (mixed if more is None else mixed + more).transpose(1, 2)
 
     return output, mix
+
+
+def weighed(probabilities: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Sums (batch, head, row, dim) of the first values (batch or 1, kv_head, key, dim), as many as there are
+    probabilities (batch, head, row, key), in their dtype."""
+    batch, heads, rows, seen = probabilities.shape
+    grouped = probabilities.view(batch, value.shape[1], -1, seen)
+    return torch.matmul(grouped, value[:, :, :seen]).view(batch, heads, rows, value.shape[-1])
 
 
 def two_pass(attention: Attention, accumulator: Accumulator, sdpa: Callable[[], torch.Tensor]) -> torch.Tensor:

@@ -205,7 +205,7 @@ def first_not_finite(network: PreTrainedModel, run: Callable[[], object]) -> str
 
             hooks.append(module.register_forward_hook(look))
     try:
-        with _unobserved(network), cutting(None):
+        with unobserved(network), cutting(None):
             run()
     finally:
         for hook in hooks:
@@ -214,7 +214,7 @@ def first_not_finite(network: PreTrainedModel, run: Callable[[], object]) -> str
 
 
 @contextmanager
-def _unobserved(network: PreTrainedModel) -> Iterator[None]:
+def unobserved(network: PreTrainedModel) -> Iterator[None]:
     """Let nobody who watches the network see the passes made inside the block."""
     watching = {module: observed.pop(module) for module in network.modules() if module in observed}
     try:

@@ -60,7 +60,8 @@ LAB_STUDIES = ("default", "data", "length", "optimisation", "network", "mitigati
 CONTROLS = filed("interventions/controls")
 DETECT = ("previous", "same")
 DETECT_FROM = ("masked", "clean")
-HOW = ("scores", "values")
+HOW = ("scores", "values", "mean", "resample")
+REFERENCES = ("little", "prose", "reactions")
 
 SCORERS = filed("compression/scorers")
 DEFAULT_SCORERS = ("key-norm", "high-key-norm", "random", "streaming")

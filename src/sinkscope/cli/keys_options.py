@@ -21,6 +21,7 @@ from sinkscope.cli.choices import (
     EVICTION_POINTS,
     GROUPS,
     HOW,
+    REFERENCES,
     RULES,
     SCORERS,
     check_names,
@@ -63,7 +64,21 @@ class MaskingOptions(OptionGroup):
     detect_from: Annotated[
         str, typer.Option(help=f"{' or '.join(DETECT_FROM)}: the run itself, or an unharmed copy of it.")
     ] = "masked"
-    how: Annotated[str, typer.Option(help=f"{' or '.join(HOW)}: to -inf, or to zero with scores kept.")] = "scores"
+    how: Annotated[
+        str,
+        typer.Option(
+            help=f"{' or '.join(HOW)}: scores to -inf; values to zero, to their mean over a reference, or to those of "
+            "one of its texts."
+        ),
+    ] = "scores"
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Texts for --how mean and resample: FILE.jsonl with prompts, another file with one text a line, or "
+            f"{', '.join(REFERENCES)}.",
+        ),
+    ] = None
     first_step: Annotated[int, typer.Option(min=0, help="First step that is masked.")] = 1
     last_step: Annotated[int | None, typer.Option(min=0, help="Last step that is masked.")] = None
     mask_layers: Annotated[list[str] | None, typer.Option(metavar="0,5,...", help="Layers to mask; all.")] = None
@@ -74,7 +89,9 @@ class MaskingOptions(OptionGroup):
     mask_classes: Annotated[
         list[str] | None, typer.Option(metavar="NAME,...", help=f"Token classes that are masked: {', '.join(CLASSES)}.")
     ] = None
-    mask_seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="Seed of the controls' draws.")] = 0
+    mask_seed: Annotated[
+        int, typer.Option(min=0, max=MOST_SEED, help="Seed of the controls' draws, and of the text resampled.")
+    ] = 0
 
     def __post_init__(self) -> None:
         check_names("--detect", [self.detect], DETECT)
@@ -86,6 +103,7 @@ class MaskingOptions(OptionGroup):
 
     def masking(self, keys: SinkRule | int = 1, control: str | None = None) -> MaskSinks:
         """The intervention that masks so many keys, or the sinks of a rule, or a control in their place."""
+        from sinkscope.evaluation.texts import reference_texts
         from sinkscope.interventions import MaskSinks
 
         return MaskSinks(
@@ -101,6 +119,7 @@ class MaskingOptions(OptionGroup):
             queries=names("--mask-queries", self.mask_queries) or None,
             classes=names("--mask-classes", self.mask_classes) or None,
             seed=self.mask_seed,
+            reference=None if self.reference is None else reference_texts(self.reference),
         )
 
 

@@ -50,6 +50,7 @@ def records(cells: Sequence[KeysCell]) -> list[Record]:
     received attention of the sinks and of what was cut, by the map they were found in. mask_share: share of the masked
     keys that hold [MASK]. repeated_share: share that the same layer and head lost one step before too. dropped,
     kept_share: which keys the cache dropped meanwhile, and the share that stayed. mask_seed: of the control's draw;
+    reference: how many texts stand-in values were taken from, and their digest;
     seed, max_example_tokens, texts: of the examples.
     """
     return [_record(cell, cells) for cell in cells]
@@ -73,6 +74,7 @@ def _record(cell: KeysCell, cells: Sequence[KeysCell]) -> Record:
         "kept_share": cell.stats.get("kept"),
         "seconds": cell.seconds,
         **{name: masking.get(name) for name in SETTINGS},
+        "reference": condition.reference,
         "mask_seed": masking.get("seed"),
         **stated_fields(cell, ("seed", "max_example_tokens", "texts")),
     }
@@ -101,7 +103,7 @@ TABLES = Tables(
     columns=COLUMNS,
     shown=_shown,
     parts={
-        "masking": SETTINGS,
+        "masking": (*SETTINGS, "reference"),
         "examples": ("texts", "seed", "max_example_tokens", "batch_size"),
         "run": ("dtype", "device", "sinkscope", "torch", "transformers"),
     },

@@ -5,5 +5,6 @@
 
 from sinkscope.interventions.controls import CONTROLS, Control, Situation
 from sinkscope.interventions.masking import DETECT, DETECT_FROM, HOW, MaskSinks, read_keys
+from sinkscope.interventions.reference import Reference
 
-__all__ = ["CONTROLS", "DETECT", "DETECT_FROM", "HOW", "Control", "MaskSinks", "Situation", "read_keys"]
+__all__ = ["CONTROLS", "DETECT", "DETECT_FROM", "HOW", "Control", "MaskSinks", "Reference", "Situation", "read_keys"]

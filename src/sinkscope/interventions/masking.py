@@ -25,14 +25,15 @@ import torch
 from sinkscope.attention import GROUPS as LABELS
 from sinkscope.attention import NOT_COUNTED
 from sinkscope.attention.cutting import Cut
-from sinkscope.attention.function import NAME
+from sinkscope.attention.function import NAME, check_calls
 from sinkscope.attention.kernels import Attention
-from sinkscope.decoding.canvas import Canvas
+from sinkscope.decoding.canvas import Canvas, Prompts
 from sinkscope.decoding.protocols import Intervening, MaskingStats, PassContext
 from sinkscope.decoding.settings import require_one_of
 from sinkscope.errors import UserError
 from sinkscope.families import Model
 from sinkscope.interventions.controls import Control, find_control
+from sinkscope.interventions.reference import Reference, mean_values, resampled_values
 from sinkscope.interventions.selecting import KeySelector, PreviousMaps, Selection
 from sinkscope.sinks import CLASSES, SinkRule, TopK, read_rule
 from sinkscope.sinks.queries import GROUPS, UNIONS
@@ -40,7 +41,8 @@ from sinkscope.sinks.rules import KeyCounts
 
 DETECT = ("previous", "same")
 DETECT_FROM = ("masked", "clean")
-HOW = ("scores", "values")
+HOW = ("scores", "values", "mean", "resample")
+_REFERRING = ("mean", "resample")
 _EARLIER = (
     "begin earlier, or mask by a step's own map from step 0 on (detect='same', first_step=0; "
     "--detect same --first-step 0)"
@@ -60,11 +62,16 @@ class MaskSinks:
         mask, which costs a second pass over the scores.
     detect_from: "masked", the run that is masked; or "clean", a copy of it beside, with the same tokens, that is never
         masked, which costs as much again as the run.
-    how: "scores", set to -inf, so that attention goes elsewhere; or "values", set to zero, so that it is lost.
+    how: "scores", set to -inf, so that attention goes elsewhere; or, with scores kept, what stands in for the keys'
+        values: "values", zero, so that attention is lost; "mean", the layer's and kv head's mean over the tokens of the
+        reference; "resample", the value at the same position of one of its texts. See `interventions.reference`.
     first_step, last_step: steps (forward passes) that are masked, from 0; None: to the end.
     layers, heads: None means all. queries: groups of queries that lose the keys (`sinks.GROUPS`); None means all.
     classes: token classes (`sinks.CLASSES`) that a key must be of to be masked; the rule still sees all keys.
-    seed: of the controls' draws, which depend on it and the prompt and on nothing else.
+    seed: of the controls' draws, and of the text that is resampled: they depend on it and the prompt and on nothing
+        else.
+    reference: with "mean" and "resample" the texts, as `generate` takes prompts. They become a `Reference`, of which
+        settings keep the digest.
 
     Raises `UserError` for values that no model could follow.
     """
@@ -81,6 +88,7 @@ class MaskSinks:
     queries: tuple[str, ...] | None = None
     classes: tuple[str, ...] | None = None
     seed: int = 0
+    reference: Reference | Prompts | None = None
 
     def __post_init__(self) -> None:
         for name, kind in (("layers", index), ("heads", index), ("queries", str), ("classes", str)):
@@ -95,6 +103,7 @@ class MaskSinks:
         require_one_of("detect", self.detect, DETECT)
         require_one_of("detect_from", self.detect_from, DETECT_FROM)
         require_one_of("how", self.how, HOW)
+        self._check_reference()
         _refuse_none("group of queries", self.queries)
         _refuse_none("token class", self.classes)
         for group in self.queries or ():
@@ -102,6 +111,22 @@ class MaskSinks:
         for name in self.classes or ():
             require_one_of("token class", name, CLASSES)
         self._check_steps()
+
+    def _check_reference(self) -> None:
+        if self.how in _REFERRING and self.reference is None:
+            raise UserError(
+                f"how {self.how!r} takes values from texts, and there are none: give reference=[...] (--reference FILE)"
+            )
+        if self.how not in _REFERRING and self.reference is not None:
+            raise UserError(
+                f"how {self.how!r} takes no values from texts: leave the reference out (--reference), or take "
+                "'mean' or 'resample'"
+            )
+        object.__setattr__(self, "reference", self._texts)
+
+    @property
+    def _texts(self) -> Reference | None:
+        return None if self.reference is None else Reference.of(self.reference)
 
     def _check_steps(self) -> None:
         for name, value in (("first_step", self.first_step), ("last_step", self.last_step or 0), ("seed", self.seed)):
@@ -164,6 +189,8 @@ class MaskSinks:
             )
         if model.network.config._attn_implementation != NAME:
             raise UserError(f"{model.name} was loaded with another attention function; load it with attention={NAME!r}")
+        if self._texts is not None:
+            self._texts.check(model, longest=most if self.how == "resample" else 0)
 
     def _check_kind(self, model: Model) -> None:
         """Raise `UserError` for a model without the tokens or queries that are named."""
@@ -184,9 +211,20 @@ class MaskSinks:
     def start(self, model: Model, canvas: Canvas, seeds: Sequence[int], copies: int) -> Intervening:
         return Masking(self, model, canvas, seeds, copies)
 
+    def stand_ins(self, model: Model, canvas: Canvas, seeds: Sequence[int]) -> list[torch.Tensor] | None:
+        """What stands in for values of each layer's keys on a canvas, (row or 1, kv_head, column or 1, dim) each; None
+        where nothing does. seeds: of the first rows; other rows are copies of these."""
+        if self._texts is None:
+            return None
+        if self.how == "mean":
+            return mean_values(model, self._texts)
+        return resampled_values(model, self._texts, canvas, seeds, self.seed)
+
     def to_dict(self) -> dict[str, Any]:
-        """All settings as JSON; the rule with its parameters."""
-        return {**vars(self), "keys": self.keys if isinstance(self.keys, int) else self.keys.settings()}
+        """All settings as JSON; the rule with its parameters, and the reference, where there is one, by its digest."""
+        settings = {**vars(self), "keys": self.keys if isinstance(self.keys, int) else self.keys.settings()}
+        del settings["reference"]
+        return settings if self._texts is None else {**settings, "reference": self._texts.to_dict()}
 
 
 def read_keys(spec: str) -> SinkRule | int:
@@ -231,6 +269,7 @@ class Masking:
         self._selector = KeySelector(
             model, canvas, seeds, plan.rule, plan.chosen_control, plan.classes, plan.heads, plan.seed
         )
+        self._instead = plan.stand_ins(model, canvas, seeds)
         self._maps, self._cuts = PreviousMaps(), PreviousMaps()
         # Passes that each row took part in. Alone it makes no others, so steps, maps and draws follow this number.
         self._passes = torch.zeros(len(canvas.real), dtype=torch.long, device=canvas.real.device)
@@ -254,13 +293,7 @@ class Masking:
     def finish(self) -> MaskingStats:
         """What the pass lost, for each row that is no copy. Raises `UserError` where the network called another
         attention function."""
-        if self._layer == 0:
-            raise UserError(f"no layer's attention came by to be masked; load the model with attention={NAME!r}")
-        if self._layer > self._layers:
-            raise UserError(
-                f"{self._layer} maps of attention came by in {self._layers} layers: several make a layer's output, so "
-                "no key of a layer can be masked; take a model with one attention a layer"
-            )
+        check_calls(self._layer, self._layers)
         self._passes += self._taking_part
         return self._removed
 
@@ -283,7 +316,19 @@ class Masking:
         self._selection = self._select(attention.width, attention.present, received) if due else None
         if self._selection is None:
             return None
-        return Cut(keys=self._selection.cut, queries=self._queries, values_only=self._plan.how == "values")
+        return Cut(
+            keys=self._selection.cut,
+            queries=self._queries,
+            values_only=self._plan.how != "scores",
+            instead=self._instead_of(attention.width),
+        )
+
+    def _instead_of(self, keys: int) -> torch.Tensor | None:
+        """What stands in for the values of this layer's keys, (row or 1, kv_head, key or 1, dim); None: nothing."""
+        if self._instead is None:
+            return None
+        values = self._instead[self._layer]
+        return values if values.shape[2] == 1 else values[:, :, self._end - keys : self._end]
 
     def on_layer_end(self, received: torch.Tensor | None, removed: torch.Tensor | None) -> None:
         """Remember the layer's map, and count what it lost."""

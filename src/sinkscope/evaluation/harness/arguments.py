@@ -4,8 +4,9 @@
     read_arguments({"pretrained": "twin-ar", "drop": "snapkv:window=32;kernel=7", "budget": "ratio:0.5"})
 
 `mask`, `drop` and `budget` are specs (`sinkscope.discovery`). The harness splits `model_args` at commas, so semicolons
-stand between a spec's parameters. The other names are fields of `Denoising`, `Decoding`, `MaskSinks` and `Compress`;
-`seed` is that of all draws: of sampling, likelihoods, controls and random keys.
+stand between a spec's parameters. `reference` names a file with texts, or packaged ones (`texts.reference_texts`). The
+other names are fields of `Denoising`, `Decoding`, `MaskSinks` and `Compress`; `seed` is that of all draws: of sampling,
+likelihoods, controls, resampled texts and random keys.
 
 The harness guesses types before: `5` is a number, `-1` a float, `true` a boolean, `[0,1]` a list, the rest text.
 
@@ -28,6 +29,7 @@ from sinkscope.compression import Compress, Protect, SkipLayers, read_budget_spe
 from sinkscope.decoding import Decoding, Denoising
 from sinkscope.errors import UserError
 from sinkscope.evaluation.conditions import KeysCondition
+from sinkscope.evaluation.texts import reference_texts
 from sinkscope.families.model import parse_device, parse_dtype
 from sinkscope.interventions import MaskSinks, read_keys
 
@@ -71,7 +73,7 @@ def _hints(kind: type, *without: str) -> dict[str, Any]:
 
 _OWN = _hints(Arguments, "decoding", "condition")
 _DECODING = {**_hints(Decoding, "seed"), **_hints(Denoising, "seed")}
-_MASKING = {"mask": str, **_hints(MaskSinks, "keys", "seed")}
+_MASKING = {"mask": str, **_hints(MaskSinks, "keys", "seed", "reference"), "reference": str}
 _DROPPING = {
     "drop": str, "budget": str | float, "skip_layers": tuple[int, ...], "protect_first": int, "protect_recent": int,
     "when": str, "prune_after": int,
@@ -138,6 +140,8 @@ def _harness_words(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _masking(values: dict[str, Any], seed: int) -> MaskSinks | None:
     if "mask" in values:
+        if "reference" in values:
+            values["reference"] = reference_texts(values["reference"])
         return MaskSinks(read_keys(values.pop("mask")), **values, seed=seed)
     if values:
         name = next(iter(values))

@@ -29,10 +29,14 @@ from sinkscope.evaluation.inputs import Examples
 from sinkscope.evaluation.tasks import check_count
 from sinkscope.families import Model
 from sinkscope.language import MAKERS, document
+from sinkscope.language.tokenizer import little_tokenizer
 from sinkscope.language.vocabulary import EOS, ids
+from sinkscope.trace.prompts import Content, read_prompts
 
 LEAST = 24
 """Tokens of the shortest documents."""
+_DOCUMENTS, _LONG = 100, 128
+"""Of a reference: how many, and tokens of the longest, as in the training of twins."""
 
 
 def prose() -> list[str]:
@@ -128,6 +132,22 @@ def text_source(model: Model, examples: Examples) -> Texts:
             "(--texts FILE, one text a line)"
         )
     return Texts(name=name, texts=lines[: examples.n], drawn={}, asked=examples.n)
+
+
+def reference_texts(name: str) -> list[Content]:
+    """Texts that values are taken from (`MaskSinks.reference`): the prompts of FILE.jsonl, another file's lines, or
+    those of a name of `TEXTS`; of the little language 100 documents of at most 128 tokens.
+
+    Raises `UserError` for what can't be read, and as `read_prompts` does.
+    """
+    if name == LITTLE:
+        written = little_tokenizer()  # unlike `vocabulary.decode` it writes <eos> out
+        return [
+            written.decode(tokens[1:]) for tokens in little_texts(_DOCUMENTS, length=_LONG)
+        ]  # <bos> comes by itself
+    if Path(name).suffix == ".jsonl":
+        return [one.content for one in read_prompts(name)]
+    return list(_named(name))
 
 
 def _fitting(model: Model) -> str:

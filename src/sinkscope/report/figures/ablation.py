@@ -153,7 +153,8 @@ def _how(rows: Sequence[KeysCell]) -> str:
 
 def _in_words(masking: MaskSinks) -> str:
     queries = "all" if masking.queries is None else " ".join(masking.queries)
-    return f"queries: {queries}; detect {masking.detect}, detect from {masking.detect_from}, how {masking.how}"
+    how = masking.how if masking.reference is None else f"{masking.how} of {masking.reference}"
+    return f"queries: {queries}; detect {masking.detect}, detect from {masking.detect_from}, how {how}"
 
 
 def _interventions(rows: Sequence[KeysCell]) -> list[MaskSinks]:
