@@ -48,9 +48,10 @@ def sink_kinds(sample: xr.Dataset, rule: SinkRule) -> xr.Dataset:
     """The strongest key of each head in the final pass and what kind of sink it is, `(layer, head)`.
 
     `position`, `received`, `sink` (boolean: by the rule), `kind` (`no-op`, `broadcast`, `mixed`, or `none`);
-    `value_ratio`, `output_ratio` (mean norm of the outputs, over that median), `norm_share`, `output_share`, `rank`, `rank_without`; `norm_share_others`, `output_share_others`
-    (medians of the other keys), `rank_without_other`; `no_op_chance`, `broadcast_chance`: the share of the other keys
-    that would be of this kind in the strongest one's place. NaN where there is no other key, or no output.
+    `value_ratio`, `output_ratio` (mean norm of the outputs, over the same median), `norm_share`, `output_share`,
+    `rank`, `rank_without`; `norm_share_others`, `output_share_others` (medians of the other keys),
+    `rank_without_other`; `no_op_chance`, `broadcast_chance`: the share of the other keys that would be of this kind in
+    the strongest one's place. NaN where there is no other key, or no output.
 
     Raises `UserError` where the trace was recorded without, and when the rule can never fire.
     """

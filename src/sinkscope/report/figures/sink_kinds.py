@@ -34,7 +34,9 @@ MARKERS: Mapping[str, tuple[str, float]] = {
     NO_SINK: (".", 10),
 }
 """Marker and size (square points) by kind."""
-LIMITS = f"no-op: value at most {NO_OP_RATIO:g}; broadcast: at least {BROADCAST_RATIO:g}, rank at most {BROADCAST_RANK:g}"
+LIMITS = (
+    f"no-op: value at most {NO_OP_RATIO:g}; broadcast: at least {BROADCAST_RATIO:g}, rank at most {BROADCAST_RANK:g}"
+)
 _LIGHTEST = 0.28
 _ROOM = 1.25
 
@@ -63,10 +65,10 @@ def _drawn(found: Mapping[str, xr.Dataset], rule: SinkRule, left_out: Sequence[s
         paint_kinds(ax, one, layers)
         entitle(ax, label)
     _scale(axes, found.values())
-    axes[0].set_ylabel("norm of its value (1: the others' median)")
+    axes[0].set_ylabel("value norm / the others' median")
     bar = style.color_bar(axes, ScalarMappable(layers, layer_colors()), "layer")
     style.whole_ticks(bar.ax.yaxis)
-    style.legend_above(drawn, _legend([*found.values()]), across=6 if len(found) > 1 else 4)
+    style.legend_above(drawn, _legend([*found.values()]), handle=1.0)
     caption(drawn, made_by(rule, None, "all", "final pass", LIMITS, *left_out))
     return axes
 

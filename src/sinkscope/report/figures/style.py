@@ -229,13 +229,19 @@ def only_outer_labels(axes: Sequence[Axes], across: int) -> None:
 
 
 def legend_above(
-    figure: Figure, entries: Iterable[Artist] = (), *, of: Iterable[Axes] = (), across: int = 6
+    figure: Figure, entries: Iterable[Artist] = (), *, of: Iterable[Axes] = (), handle: float = 2.0
 ) -> None:
-    """One legend for all panels, `across` entries in a line above them: of these, or of all that these axes name."""
+    """One legend for all panels, in a line above them: of these entries, or of all that these axes name.
+
+    handle: room for a line or marker, in letters.
+    """
     named = {str(entry.get_label()): entry for entry in entries}
     for ax in of:
         named |= {str(name): entry for entry, name in zip(*ax.get_legend_handles_labels(), strict=True)}
-    figure.legend([*named.values()], [*named], loc="outside upper left", ncols=across, borderpad=0, columnspacing=1.6)
+    figure.legend(
+        [*named.values()], [*named], loc="outside upper left", ncols=6, borderpad=0, columnspacing=0.8 * handle,
+        handlelength=handle, handletextpad=0.4 * handle,
+    )  # fmt: skip
 
 
 def whole_ticks(axis: Axis) -> None:
