@@ -1,6 +1,7 @@
 """Where heads' outputs come from: against the whole maps in float64, and by the measures' own laws."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,8 +10,10 @@ from oracle import attention_map
 
 from sinkscope.attention import Collect, kernels, watch
 from sinkscope.attention.cutting import cutting
+from sinkscope.attention.evicting import KeyIndex
 from sinkscope.attention.kernels import Attention
 from sinkscope.attention.outputs import HeadOutputs, head_outputs
+from sinkscope.attention.statistics import LayerAccumulator, query_weights
 from sinkscope.errors import UserError
 from sinkscope.families import Model
 
@@ -35,9 +38,7 @@ def made(kind: str, dtype: torch.dtype = torch.float32) -> tuple[Attention, torc
     mask: torch.Tensor | None = visible if "padded" in kind else None
     if kind == "added padded":
         mask = torch.zeros(visible.shape, dtype=dtype).masked_fill(~visible, torch.finfo(dtype).min)
-    attention = Attention(
-        query=query, key=key, value=value, mask=mask, causal=kind == "causal", scale=0.9, index=None
-    )
+    attention = Attention(query=query, key=key, value=value, mask=mask, causal=kind == "causal", scale=0.9, index=None)
     return attention, visible, counted
 
 
@@ -181,7 +182,7 @@ def test_a_pass_that_masks_keys_is_refused(tiny: Callable[[str], Model]) -> None
     class Nobody:
         needs_received = False
 
-        def weights(self, attention: Attention) -> torch.Tensor:
+        def weights(self, _: Attention) -> torch.Tensor:
             raise AssertionError
 
         def cut(self, *_: object) -> None:
@@ -196,3 +197,25 @@ def test_a_pass_that_masks_keys_is_refused(tiny: Callable[[str], Model]) -> None
         pytest.raises(UserError, match="watch one without masking"),
     ):
         model.network(torch.tensor([[5, 9, 2]]))
+
+
+def test_keys_that_a_cache_dropped_are_not_there() -> None:
+    attention, _, counted = made("bidirectional")
+    columns = torch.sort(torch.rand(BATCH, KV_HEADS, TOKENS + 4).argsort(-1)[..., :TOKENS]).values
+    index = KeyIndex(columns, TOKENS + 4)
+    weights, _ = query_weights(torch.where(counted, 0, -1), 1)
+    plain, dropped = (
+        LayerAccumulator(replace(attention, index=one), 0, Collect(outputs=True), weights) for one in (None, index)
+    )
+    for start, stop, probabilities in kernels.probability_chunks(attention):
+        plain.add(start, stop, probabilities)
+        dropped.add(start, stop, probabilities)
+    keys, by_column = plain.finish().outputs, dropped.finish().outputs
+    assert keys is not None and by_column is not None
+    there = index.of_heads(HEADS)
+    for name in ("value_norm", "norm_share", "output_share"):
+        values = getattr(by_column, name)
+        torch.testing.assert_close(values.gather(-1, there), getattr(keys, name), rtol=0, atol=0)
+        assert int(values.isnan().sum()) == BATCH * HEADS * 4
+    assert bool((by_column.top == there.gather(-1, keys.top.unsqueeze(-1)).squeeze(-1)).all())
+    torch.testing.assert_close(by_column.rank_without_top, keys.rank_without_top, rtol=0, atol=0)

@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 import xarray as xr
 from matplotlib.collections import PathCollection
-from matplotlib.colors import Normalize
 from report_samples import HEADS, LAYERS, POSITIONS, caption_of, figure_of, made
 
 from sinkscope.errors import UserError
 from sinkscope.report.figures import FIGURES, Inputs, Subject
-from sinkscope.report.figures.sink_kinds import MARKERS, kinds_scatter, layer_colors
+from sinkscope.report.figures.sink_kinds import MARKERS, kinds_scatter
 from sinkscope.sinks import Threshold, sink_kinds
 
 RULE = Threshold(0.3)
@@ -59,7 +58,8 @@ def test_every_head_stands_where_it_is_measured() -> None:
         wanted = np.stack([found["received"].values[here], found["value_ratio"].values[here]], axis=1)
         np.testing.assert_allclose(np.asarray(points.get_offsets()), wanted)
         layers = np.broadcast_to(np.arange(LAYERS)[:, None], here.shape)[here]
-        np.testing.assert_allclose(points.get_facecolor(), layer_colors()(Normalize(0, LAYERS - 1)(layers)))
+        np.testing.assert_array_equal(np.asarray(points.get_array()), layers)
+        assert (points.norm.vmin, points.norm.vmax) == (0, LAYERS - 1)
     limits = [float(np.asarray(line.get_ydata())[0]) for line in ax.lines if line.get_gid() == "limit"]
     assert limits == [0.2, 0.5]
     assert ax.get_yscale() == "log"

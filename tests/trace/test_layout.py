@@ -40,9 +40,7 @@ def test_a_plan_holds_the_schema() -> None:
         "entropy": (11, 3, 4, 13),
         "received_unconditional": (11, 3, 4, 13),
         "sequence": (13,),
-        **dict.fromkeys(
-            ("final_received", "final_value_norm", "final_norm_share", "final_output_share"), (3, 4, 13)
-        ),
+        **dict.fromkeys(("final_received", "final_value_norm", "final_norm_share", "final_output_share"), (3, 4, 13)),
         **dict.fromkeys(("final_top", "final_output_norm", "final_rank"), (3, 4)),
         **dict.fromkeys(("final_rank_without_top", "final_rank_without_other"), (3, 4)),
     }

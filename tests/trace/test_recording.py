@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 import xarray
-from numpy.typing import NDArray
 from eager_oracle import causal_maps, group_of, passes_of
+from numpy.typing import NDArray
 from transformers import Lfm2Config, Lfm2ForCausalLM
 
 from sinkscope.decoding import Decoding, Denoising, generate
