@@ -39,6 +39,10 @@ def main() -> None:
     sinkscope(
         f"figures {RUNS}/ar.zarr {RUNS}/dlm.zarr --ablation {RUNS}/grid {logs} --out {PICTURES}/twins --overwrite"
     )
+    sky = RUNS / "sky.jsonl"
+    sky.write_text(json.dumps({"id": "sky", "messages": [{"role": "user", "content": "Why is the sky blue?"}]}) + "\n")
+    sinkscope(f"trace smollm2-135m --prompts {sky} --max-new-tokens 24 --kinds --out {RUNS}/kinds.zarr")
+    sinkscope(f"figures {RUNS}/kinds.zarr --only sink-kinds --out {PICTURES}/real --overwrite")
     sinkscope(f"demo --real --out {RUNS}/real")
     sinkscope(
         f"figures {RUNS}/real/smollm2-135m.zarr {RUNS}/real/rxnmapper.zarr --sample question-0 --sample amide "

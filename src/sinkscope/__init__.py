@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from sinkscope.sinks import ZScore as ZScore
     from sinkscope.sinks import find_sinks as find_sinks
     from sinkscope.sinks import received_from as received_from
+    from sinkscope.sinks import sink_kinds as sink_kinds
     from sinkscope.sinks import sink_motion as sink_motion
     from sinkscope.sinks import sink_positions as sink_positions
     from sinkscope.sinks import sink_tokens as sink_tokens
@@ -75,8 +76,8 @@ _NAMES = {
     "interventions": ("MaskSinks",),
     "report": ("show",),
     "sinks": (
-        "Excess", "First", "Threshold", "TopK", "ZScore", "find_sinks", "received_from", "sink_motion",
-        "sink_positions", "sink_tokens", "sinks_per_layer", "summarise", "sweep_epsilon",
+        "Excess", "First", "Threshold", "TopK", "ZScore", "find_sinks", "received_from", "sink_kinds",
+        "sink_motion", "sink_positions", "sink_tokens", "sinks_per_layer", "summarise", "sweep_epsilon",
     ),
     "trace": ("Maps", "Prompt", "Recording", "Trace", "open_trace", "read_prompts", "record"),
 }  # fmt: skip

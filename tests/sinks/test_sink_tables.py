@@ -288,7 +288,7 @@ def test_a_report_for_one_group_of_queries() -> None:
 def test_causal_models_get_sink_k_and_say_what_is_absent() -> None:
     runs = [autoregressive(1), autoregressive(2, generated=3)]
     report = summarise(runs, RULE)
-    assert set(report.absent) == {"distances", "groups", "value-norms", "key-norms"}
+    assert set(report.absent) == {"distances", "groups", "value-norms", "key-norms", "kinds"}
     assert report.absent["value-norms"] == "value_norm not recorded"
     expected = np.mean([sink_k(run) for run in runs], axis=0)
     np.testing.assert_allclose(report.tables["sink-k"]["sink_k"].sel(source="step 0"), expected)
@@ -351,7 +351,7 @@ def test_samples_are_let_go_one_by_one() -> None:
 
 def test_a_sample_without_its_models_record_fills_what_it_can() -> None:
     report = summarise([diffusion(1).sample.assign_attrs(sinkscope=None)], RULE)
-    assert set(report.absent) == {"classes", "sink-k"}
+    assert set(report.absent) == {"classes", "sink-k", "kinds"}
     assert "no record of its model" in report.absent["classes"]
     assert report.tables["distances"]["mark"].values.tolist() == ["block_start", "block_stop"]
 

@@ -22,7 +22,9 @@ from sinkscope.trace.layout import (
 def test_a_plan_holds_the_schema() -> None:
     counts = Counts(max_steps=11, layers=3, heads=4, kv_heads=2, positions=13)
     groups = ("prompt", "later")
-    everything = Statistics(groups=groups, by_group="heads", norms=True, entropy=True, unconditional=True, final=True)
+    everything = Statistics(
+        groups=groups, by_group="heads", norms=True, entropy=True, unconditional=True, final=True, kinds=True
+    )
     layout = plan_layout(counts, everything)
     shapes = {one.name: one.shape for one in (*layout.stepwise, *layout.static)}
     assert shapes == {
@@ -38,7 +40,9 @@ def test_a_plan_holds_the_schema() -> None:
         "entropy": (11, 3, 4, 13),
         "received_unconditional": (11, 3, 4, 13),
         "sequence": (13,),
-        "final_received": (3, 4, 13),
+        **dict.fromkeys(("final_received", "final_value_norm", "final_norm_share", "final_output_share"), (3, 4, 13)),
+        **dict.fromkeys(("final_top", "final_output_norm", "final_rank"), (3, 4)),
+        **dict.fromkeys(("final_rank_without_top", "final_rank_without_other"), (3, 4)),
     }
     assert {one.name: len(one.values) for one in layout.coordinates} == {
         "step": 11,

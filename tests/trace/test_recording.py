@@ -9,6 +9,7 @@ import pytest
 import torch
 import xarray
 from eager_oracle import causal_maps, group_of, passes_of
+from numpy.typing import NDArray
 from transformers import Lfm2Config, Lfm2ForCausalLM
 
 from sinkscope.decoding import Decoding, Denoising, generate
@@ -247,12 +248,68 @@ def test_batches_agree_to_rounding_and_give_the_same_tokens(
             np.testing.assert_allclose(left, right, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["llada", "dream", "causal"])
+def test_outputs_of_heads_are_those_of_the_final_pass(
+    tiny: Callable[[str], Model], ending: Model, tmp_path: Path, kind: str
+) -> None:
+    model = ending if kind == "causal" else tiny(f"{kind}-tiny")
+    settings = ENDING if kind == "causal" else WAYS["prefix cache"]
+    trace = record(model, PROMPTS, settings, out=tmp_path / "t", recording=Recording(kinds=True), batch_size=3)
+    for sample in (one.load() for one in trace):
+        maps, values = _maps_and_values(model, sample)
+        outputs = maps @ values  # (layer, head, query, dim), float64
+        sizes = np.linalg.norm(outputs, axis=-1)
+        through = np.einsum("lhqk,lhkd,lhqd->lhqk", maps, values, outputs)
+        wanted = {
+            "value_norm": np.linalg.norm(values, axis=-1),
+            "norm_share": (maps / sizes[..., None]).mean(2) * np.linalg.norm(values, axis=-1),
+            "output_share": (through / sizes[..., None] ** 2).mean(2),
+            "output_norm": sizes.mean(-1),
+            "rank": _stable_ranks(outputs),
+        }
+        top = maps.mean(2).argmax(-1)
+        np.testing.assert_array_equal(sample["final_top"], top)
+        lone = np.zeros_like(maps)
+        np.put_along_axis(lone, top[..., None, None].repeat(maps.shape[2], 2), 1.0, axis=-1)
+        wanted["rank_without_top"] = _stable_ranks((maps * (1 - lone)) @ values)
+        for name, numbers in wanted.items():
+            np.testing.assert_allclose(sample[f"final_{name}"], numbers, atol=CLOSE, rtol=CLOSE, err_msg=name)
+        assert bool((sample["final_rank_without_other"] >= 1 - CLOSE).all())
+
+
+def _stable_ranks(outputs: NDArray[np.float64]) -> NDArray[np.float64]:
+    sizes = np.linalg.svd(outputs, compute_uv=False)
+    ranks: NDArray[np.float64] = (sizes**2).sum(-1) / sizes[..., 0] ** 2
+    return ranks
+
+
+def _maps_and_values(model: Model, sample: xarray.Dataset) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Eager maps (layer, head, query, key) of the finished sequence, and the values that each head reads (layer, head,
+    key, dim), from what the layers' value projections gave."""
+    network, seen = model.network, list[torch.Tensor]()
+    hooks = [
+        one.register_forward_hook(lambda _, __, output: seen.append(output[0].double()))
+        for name, one in network.named_modules()
+        if name.endswith("v_proj")
+    ]
+    if model.family.bidirectional:
+        maps = passes_of(network, *_finished(sample))[0].maps
+    else:
+        maps = causal_maps(network, sample["sequence"].values.tolist())
+    for hook in hooks:
+        hook.remove()
+    shape = model.shape
+    values = torch.stack(seen).unflatten(-1, (shape.kv_heads, -1)).transpose(1, 2)
+    return maps.double().numpy(), values.repeat_interleave(shape.heads // shape.kv_heads, dim=1).numpy()
+
+
 def test_only_what_was_asked_for_is_kept(tiny: Callable[[str], Model], tmp_path: Path) -> None:
     model = tiny("llada-tiny")
     bare = record(model, PROMPTS[0], SHORT, out=tmp_path / "bare", recording=Recording(by_group=None, final=False))[0]
     optional = {"received_by_group", "key_norm", "value_norm", "entropy", "attention", "final_received"}
     assert not optional & set(bare.variables)
     heads = record(model, PROMPTS[0], SHORT, out=tmp_path / "heads", recording=Recording(by_group="heads"))[0]
+    assert [name for name in heads if str(name).startswith("final_")] == ["final_received"]
     assert heads["received_by_group"].dims == ("step", "layer", "group", "head", "position")
     weights = heads["queries"] / heads["queries"].sum("group")
     whole = (weights * heads["received_by_group"]).sum("group").transpose(*heads["received"].dims)
@@ -312,3 +369,5 @@ def test_recording_options_are_checked() -> None:
         Recording(precision="bf16")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="unknown by_group 'x'"):
         Recording(by_group="x")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="told from the final pass"):
+        Recording(final=False, kinds=True)

@@ -23,12 +23,14 @@ layer, and some models have layers without attention.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 import torch
 
+from sinkscope.attention.cutting import current_cutter
 from sinkscope.attention.evicting import KeyIndex, visible_rows
 from sinkscope.attention.kernels import Attention
+from sinkscope.attention.outputs import BY_KEY, HeadOutputs, head_outputs
 from sinkscope.errors import UserError
 
 GROUPS = ("prompt", "committed", "block-committed", "block-masked", "later")
@@ -79,6 +81,8 @@ class Collect:
     groups: split received attention by `GROUPS` (needs a loop that labels its queries).
     norms: L2 norms of keys (after rotation) and values, in float32.
     entropy: Shannon entropy of each query's row, in nats. Costs one more pass over the scores.
+    outputs: what of each head's output comes through which key, and the output's rank (`attention.outputs`). Costs
+        about as much as the attention itself, and more in short texts. Not while keys are masked.
     map_layers, map_heads: layers and heads whose full map is kept, (query, key); no heads means all heads of those
         layers.
     """
@@ -86,6 +90,7 @@ class Collect:
     groups: bool = False
     norms: bool = False
     entropy: bool = False
+    outputs: bool = False
     map_layers: tuple[int, ...] = ()
     map_heads: tuple[int, ...] = ()
 
@@ -99,6 +104,7 @@ class LayerStatistics:
     value_norm: torch.Tensor | None  # (batch, kv_head, key)
     entropy: torch.Tensor | None  # (batch, head, query)
     attention: torch.Tensor | None  # (batch, chosen head, query, key)
+    outputs: HeadOutputs | None
     finite: torch.Tensor  # () boolean: whether all that a key received is a finite number
 
 
@@ -113,6 +119,7 @@ class PassStatistics:
     key_norm: torch.Tensor | None = None  # (layer, batch, kv_head, key)
     value_norm: torch.Tensor | None = None  # (layer, batch, kv_head, key)
     entropy: torch.Tensor | None = None  # (layer, batch, head, query), nats; NaN for rows that do not count
+    outputs: HeadOutputs | None = None  # each with a first dim `layer`
     maps: dict[int, torch.Tensor] = field(default_factory=dict)  # layer -> (batch, chosen head, query, key)
 
 
@@ -156,8 +163,25 @@ def stack_layers(layers: Sequence[LayerStatistics], sizes: torch.Tensor, collect
         key_norm=stacked([layer.key_norm for layer in layers]),
         value_norm=stacked([layer.value_norm for layer in layers]),
         entropy=torch.stack(entropies) if entropies else None,
+        outputs=_stacked_outputs([layer.outputs for layer in layers if layer.outputs is not None], longest, device),
         maps={index: layer.attention for index, layer in enumerate(layers) if layer.attention is not None},
     )
+
+
+def _stacked_outputs(layers: Sequence[HeadOutputs], longest: int, device: torch.device) -> HeadOutputs | None:
+    """Join the layers' outputs, keys padded on the left as in `stack_layers`."""
+    if not layers:
+        return None
+    absent = [longest - layer.value_norm.shape[-1] for layer in layers]
+
+    def joined(name: str) -> torch.Tensor:
+        parts = zip(layers, absent, strict=True)
+        if name in BY_KEY:
+            pad = torch.nn.functional.pad
+            return torch.stack([pad(getattr(one, name).to(device), (gone, 0), value=torch.nan) for one, gone in parts])
+        return torch.stack([getattr(one, name).to(device) + (gone if name == "top" else 0) for one, gone in parts])
+
+    return HeadOutputs(**{one.name: joined(one.name) for one in fields(HeadOutputs)})
 
 
 class LayerAccumulator:
@@ -201,10 +225,18 @@ class LayerAccumulator:
             value_norm=_norm(self._attention.value.detach()) if norms else None,
             entropy=None if self._entropy is None else self._entropy.masked_fill(~counted, torch.nan),
             attention=self._map,
+            outputs=self._outputs(counted[:, 0]) if self._collect.outputs else None,
             finite=self._sums.isfinite().all(),
         )
         index = self._attention.index
         return statistics if index is None else self._by_column(statistics, index)
+
+    def _outputs(self, counted: torch.Tensor) -> HeadOutputs:
+        """Where the heads' outputs come from; counted (batch, query)."""
+        if current_cutter() is not None:
+            raise UserError("outputs of heads are not kept in a pass that masks keys; watch one without masking")
+        sizes = (self._weights[:, 0] > 0).sum(-1)
+        return head_outputs(self._attention, counted, merge_groups(self._sums, sizes))
 
     def _by_column(self, statistics: LayerStatistics, index: KeyIndex) -> LayerStatistics:
         """The same over all columns of the sequence: dropped keys are not there (NaN), and have zeros in maps."""
@@ -218,7 +250,12 @@ class LayerAccumulator:
             for name in ("by_group", "key_norm", "value_norm")
             if (values := getattr(statistics, name)) is not None
         }
-        return replace(statistics, **spread, attention=attention)
+        outputs = statistics.outputs
+        if outputs is not None:
+            by_key = {name: index.scatter(getattr(outputs, name), torch.nan) for name in BY_KEY}
+            columns = index.of_heads(outputs.top.shape[1]).expand(*outputs.top.shape, -1)
+            outputs = replace(outputs, **by_key, top=columns.gather(-1, outputs.top.unsqueeze(-1)).squeeze(-1))
+        return replace(statistics, **spread, attention=attention, outputs=outputs)
 
 
 def _norm(vectors: torch.Tensor) -> torch.Tensor:

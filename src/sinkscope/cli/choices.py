@@ -50,7 +50,7 @@ GROUPS = (
 CLASSES = ("mask", "special", "newline", "punctuation", "prompt", "other")
 SINK_TABLES = (
     "overview", "layers", "heads", "epsilon", "tokens", "classes", "positions", "lifetimes", "motion", "stability",
-    "distances", "groups", "sink-k", "value-norms", "key-norms",
+    "distances", "groups", "sink-k", "value-norms", "key-norms", "kinds",
 )  # fmt: skip
 NORM_TABLES = ("overview", "correlation", "heads", "phases", "loss", "overlap", "stability")
 AMONG = ("all", "outside-block", "tokens")

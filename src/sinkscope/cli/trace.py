@@ -59,6 +59,7 @@ class RecordingOptions(OptionGroup):
     norms: Annotated[bool, typer.Option("--norms", help="Also keep key and value norms.")] = False
     entropy: Annotated[bool, typer.Option("--entropy", help="Also keep each query's attention entropy.")] = False
     final: Annotated[bool, typer.Option(help="Pass the finished sequence once more whole.")] = True
+    kinds: Annotated[bool, typer.Option("--kinds", help="Of that pass also what tells kinds of sinks apart.")] = False
     map_steps: Annotated[Names, many("0,5,...", "Steps whose full maps are kept.")] = None
     map_layers: Annotated[Names, many("0,5,...", "Layers of those maps; all.")] = None
     map_heads: Annotated[Names, many("0,5,...", "Heads of those maps; all.")] = None
@@ -85,6 +86,7 @@ class RecordingOptions(OptionGroup):
             norms=self.norms,
             entropy=self.entropy,
             final=self.final,
+            kinds=self.kinds,
             maps=Maps(steps=steps, layers=layers, heads=heads) if steps else None,
             kernel=self.kernel,
         )

@@ -16,6 +16,7 @@ from sinkscope.sinks.find import (
     sweep_epsilon,
     top_positions,
 )
+from sinkscope.sinks.kinds import KINDS, sink_kinds
 from sinkscope.sinks.lexicon import CLASSES, Lexicon
 from sinkscope.sinks.motion import (
     displacement,
@@ -37,6 +38,7 @@ __all__ = [
     "CLASSES",
     "EPSILONS",
     "GROUPS",
+    "KINDS",
     "RULES",
     "SCALES",
     "TABLES",
@@ -71,6 +73,7 @@ __all__ = [
     "sink_classes",
     "sink_distances",
     "sink_k",
+    "sink_kinds",
     "sink_lifetimes",
     "sink_motion",
     "sink_positions",

@@ -68,6 +68,7 @@ class Statistics:
     entropy: bool = False
     unconditional: bool = False
     final: bool = False
+    kinds: bool = False
     removed: tuple[str, ...] = ()
     maps: Maps | None = None
 
@@ -162,6 +163,19 @@ _RECORD = (
 )
 
 
+_BY_KEY, _BY_HEAD = ("layer", "head", "position"), ("layer", "head")
+_OUTPUTS = (  # of the final pass, see `attention.outputs`
+    _Draft("final_value_norm", _BY_KEY, "float32", NAN, "Euclidean norm of the value that the head reads"),
+    _Draft("final_norm_share", _BY_KEY, "float32", NAN, "norm of what comes through the key, over the output's"),
+    _Draft("final_output_share", _BY_KEY, "float32", NAN, "share of the output that comes through the key"),
+    _Draft("final_top", _BY_HEAD, "int32", -1, "position of the key that receives most"),
+    _Draft("final_output_norm", _BY_HEAD, "float32", NAN, "Euclidean norm of the head's output, mean over the queries"),
+    _Draft("final_rank", _BY_HEAD, "float32", NAN, "stable rank of the head's output"),
+    _Draft("final_rank_without_top", _BY_HEAD, "float32", NAN, "the same without what comes through that key"),
+    _Draft("final_rank_without_other", _BY_HEAD, "float32", NAN, "the same without the middle one of the others"),
+)
+
+
 def _stepwise(kept: Statistics) -> Iterator[_Draft]:
     by_head = ("step", "layer", "head", "position")
     short = kept.precision == "rounded"
@@ -199,6 +213,8 @@ def _static(kept: Statistics) -> Iterator[_Draft]:
     if kept.final:
         about = "attention received when the finished sequence is passed once more, mean over the queries"
         yield _Draft("final_received", ("layer", "head", "position"), "float32", NAN, about)
+    if kept.kinds:
+        yield from _OUTPUTS
 
 
 LABELS: Mapping[str, str] = {
@@ -215,8 +231,8 @@ def _known() -> dict[str, list[tuple[tuple[str, ...], str]]]:
     ways: tuple[Literal["mean", "heads"], ...] = ("mean", "heads")
     for way in ways:
         kept = Statistics(
-            groups=("all",), by_group=way, norms=True, entropy=True, unconditional=True, final=True, removed=("keys",),
-            maps=maps,
+            groups=("all",), by_group=way, norms=True, entropy=True, unconditional=True, final=True, kinds=True,
+            removed=("keys",), maps=maps,
         )  # fmt: skip
         for draft in (*_stepwise(kept), *_mapped(kept), *_static(kept)):
             known.setdefault(draft.name, []).append((draft.dims, draft.dtype))

@@ -18,7 +18,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from sinkscope.attention import GROUPS, Collect, watch
 from sinkscope.decoding import Denoising, Prompts, Run, Step, default_settings
@@ -35,7 +34,7 @@ from sinkscope.families.describe import identity_of
 from sinkscope.trace.layout import Counts, Layout, Maps, Statistics, plan_layout
 from sinkscope.trace.prompts import Prompt
 from sinkscope.trace.reading import Trace, open_trace
-from sinkscope.trace.rows import Arrays, BatchRow, step_arrays
+from sinkscope.trace.rows import Arrays, BatchRow, final_arrays, step_arrays
 from sinkscope.trace.sample import SampleWriter
 from sinkscope.trace.store import TraceStore, check_output
 from sinkscope.versions import PACKAGES, versions_now
@@ -52,6 +51,7 @@ class Recording:
     norms, entropy: key and value norms; entropy of each query's row.
     final: pass the finished sequence once more whole and keep what each token receives, so that diffusion and
         autoregressive models stand side by side.
+    kinds: of that pass also what of each head's output comes through which key, which tells kinds of sinks apart.
     maps: steps, layers and heads whose full maps are kept.
     kernel: attention kernel, see `sinkscope.attention.watch`.
     """
@@ -61,6 +61,7 @@ class Recording:
     norms: bool = False
     entropy: bool = False
     final: bool = True
+    kinds: bool = False
     maps: Maps | None = None
     kernel: str | None = None
 
@@ -69,6 +70,8 @@ class Recording:
             raise UserError(f"unknown precision {self.precision!r}; choose rounded or float32")
         if self.by_group not in ("mean", "heads", None):
             raise UserError(f"unknown by_group {self.by_group!r}; choose 'mean', 'heads' or None")
+        if self.kinds and not self.final:
+            raise UserError("kinds of sinks are told from the final pass: leave final on, or kinds off")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -322,20 +325,20 @@ class _Recorder:
         sequence = last.canvas[row.number : row.number + 1, row.padding :]
         static: Arrays = {"sequence": sequence[0].cpu().numpy().astype(np.int32)}
         if self._plan.recording.final:
-            static["final_received"] = self._pass_once_more(sequence)
+            static |= self._pass_once_more(sequence)
         text = read_text(self._model, sequence, prompt_length)
         attributes = {"tokens": self._token_texts(sequence), "text": None if text is None else text[0]}
         writer.finish(static, attributes, positions=sequence.shape[1])
 
     @torch.no_grad()
-    def _pass_once_more(self, sequence: torch.Tensor) -> NDArray[np.generic]:
-        """Received attention (layer, head, position) of the finished sequence (1, position), passed whole."""
+    def _pass_once_more(self, sequence: torch.Tensor) -> Arrays:
+        """The variables of the final pass: of the finished sequence (1, position), passed whole."""
         length = sequence.shape[1]
         canvas = Canvas(tokens=sequence, real=torch.ones_like(sequence, dtype=torch.bool), prompt_length=length)
-        with watch(self._model, kernel=self._plan.recording.kernel) as watched:
+        recording = self._plan.recording
+        with watch(self._model, Collect(outputs=recording.kinds), kernel=recording.kernel) as watched:
             Forward(self._model, canvas)(sequence, (0, length), (0, 1), torch.zeros_like(sequence))
-        received: NDArray[np.generic] = watched.received[:, 0].cpu().numpy()
-        return received
+        return final_arrays(watched.last)
 
     def _token_texts(self, sequence: torch.Tensor) -> dict[str, str]:
         """Text of every token id of the sequence, and of the mask that stood there before."""

@@ -61,6 +61,14 @@ def step_arrays(step: Step, number: int, seen: PassStatistics, row: BatchRow, ke
     return arrays
 
 
+def final_arrays(seen: PassStatistics) -> Arrays:
+    """The variables of a finished sequence, passed whole and alone."""
+    arrays = {"final_received": _numpy(seen.received[:, 0])}
+    if seen.outputs is not None:
+        arrays |= {f"final_{name}": _numpy(values[:, 0]) for name, values in vars(seen.outputs).items()}
+    return arrays
+
+
 def _bounds(name: str, columns: tuple[int, int], row: BatchRow) -> Arrays:
     start, stop = (np.array(max(0, column - row.padding), dtype=np.int32) for column in columns)
     return {f"{name}_start": start, f"{name}_stop": stop}

@@ -24,10 +24,10 @@ from matplotlib import colormaps, style
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.cm import ScalarMappable
 from matplotlib.colorbar import Colorbar
 from matplotlib.colors import Colormap, ListedColormap, LogNorm
 from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
@@ -183,7 +183,7 @@ def hatched(ax: Axes) -> Rectangle:
     return patch
 
 
-def color_bar(axes: Sequence[Axes], image: AxesImage, label: str) -> Colorbar:
+def color_bar(axes: Sequence[Axes], image: ScalarMappable, label: str) -> Colorbar:
     """A bar at the right of these panels, with plain numbers."""
     figure = owner(axes[0])
     bar = figure.colorbar(image, ax=list(axes), pad=0.015, fraction=0.04, aspect=24)
@@ -228,12 +228,20 @@ def only_outer_labels(axes: Sequence[Axes], across: int) -> None:
             ax.set_ylabel("")
 
 
-def legend_above(figure: Figure, entries: Iterable[Artist] = (), *, of: Iterable[Axes] = ()) -> None:
-    """One legend for all panels, in a line above them: of these entries, or of all that these axes name."""
+def legend_above(
+    figure: Figure, entries: Iterable[Artist] = (), *, of: Iterable[Axes] = (), handle: float = 2.0
+) -> None:
+    """One legend for all panels, in a line above them: of these entries, or of all that these axes name.
+
+    handle: room for a line or marker, in letters.
+    """
     named = {str(entry.get_label()): entry for entry in entries}
     for ax in of:
         named |= {str(name): entry for entry, name in zip(*ax.get_legend_handles_labels(), strict=True)}
-    figure.legend([*named.values()], [*named], loc="outside upper left", ncols=6, borderpad=0, columnspacing=1.6)
+    figure.legend(
+        [*named.values()], [*named], loc="outside upper left", ncols=6, borderpad=0, columnspacing=0.8 * handle,
+        handlelength=handle, handletextpad=0.4 * handle,
+    )  # fmt: skip
 
 
 def whole_ticks(axis: Axis) -> None:

@@ -23,12 +23,12 @@ from sinkscope.errors import UserError
 from sinkscope.sinks.lexicon import model_attributes, require_same_model
 from sinkscope.sinks.queries import group_atoms
 from sinkscope.sinks.rules import SinkRule
-from sinkscope.sinks.tables import counts, groups, moving
+from sinkscope.sinks.tables import counts, groups, kinds, moving
 from sinkscope.sinks.tables.base import Table, View, Vocabulary, add_sums
 
 TABLES: Names[Table] = Names("table")
 """All tables by name, in the order in which they are shown."""
-for _table in (*counts.TABLES, *moving.TABLES, *groups.TABLES):
+for _table in (*counts.TABLES, *moving.TABLES, *groups.TABLES, *kinds.TABLES):
     TABLES.add(_table.name, _table)
 
 
