@@ -16,9 +16,8 @@ from statistics import fmean
 from commands import sinkscope
 
 from sinkscope.experiments.eviction import read_evictions
-from sinkscope.experiments.masking import read_maskings
+from sinkscope.experiments.masking import KeysCell, read_maskings
 from sinkscope.experiments.points import Spread
-from sinkscope.grids import Cell
 from sinkscope.lab.studies import Finding, findings, read_lab
 
 OBJECTIVES = ("next-token", "masked-diffusion", "adapted")
@@ -66,7 +65,7 @@ def main(out: Path, *, quick: bool) -> None:
     sinkscope(f"figures --lab {varied} --only lab --format svg --out docs/figures/lab --overwrite")
 
 
-def objective_of(cell: Cell[object]) -> str:
+def objective_of(cell: KeysCell) -> str:
     """Of the training that a model's folder is named by."""
     return next(one for one in OBJECTIVES if Path(cell.model).name.startswith(one))
 
@@ -101,7 +100,7 @@ def _told(one: Finding, name: str) -> str:
     return "" if spread is None else f"{spread.mean:.2f} ({spread.lowest:.2f} to {spread.highest:.2f})"
 
 
-def print_masked(name: str, cells: Sequence[Cell[object]]) -> None:
+def print_masked(name: str, cells: Sequence[KeysCell]) -> None:
     """Scores while keys are masked, mean over seeds, and the attention that was removed."""
     print(f"\n{name}:\n\n| objective | task | plain | sinks | {' | '.join(_controls(cells))} |")
     print(f"|---|---|---|---|{'---|' * len(_controls(cells))}")
@@ -111,27 +110,27 @@ def print_masked(name: str, cells: Sequence[Cell[object]]) -> None:
             print(f"| {objective} | {task} | {' | '.join(_scores(some))} |")
 
 
-def _controls(cells: Sequence[Cell[object]]) -> list[str]:
-    found = dict.fromkeys(cell.condition.masked for cell in cells)  # type: ignore[attr-defined]
+def _controls(cells: Sequence[KeysCell]) -> list[str]:
+    found = dict.fromkeys(cell.condition.masked for cell in cells)
     return [name for name in found if name not in ("plain", "sinks")]
 
 
-def _scores(some: Sequence[Cell[object]]) -> list[str]:
+def _scores(some: Sequence[KeysCell]) -> list[str]:
     cells = []
-    for masked in dict.fromkeys(one.condition.masked for one in some):  # type: ignore[attr-defined]
-        alike = [one for one in some if one.condition.masked == masked]  # type: ignore[attr-defined]
+    for masked in dict.fromkeys(one.condition.masked for one in some):
+        alike = [one for one in some if one.condition.masked == masked]
         removed = [one.stats["removed"]["mass"] for one in alike if one.stats["removed"] is not None]
         beside = f"; {fmean(removed):.2f} removed" if removed else ""
         cells.append(told([one.outcome.score for one in alike]) + beside)
     return cells
 
 
-def print_dropped(cells: Sequence[Cell[object]]) -> None:
+def print_dropped(cells: Sequence[KeysCell]) -> None:
     """Scores while keys are dropped from the cache, mean over seeds."""
     print("\n| task | scorer | kept | score |\n|---|---|---|---|")
     groups: dict[tuple[str, str, str], list[float]] = {}
     for cell in cells:
-        key = (cell.task, cell.condition.dropping, cell.condition.kept)  # type: ignore[attr-defined]
+        key = (cell.task, cell.condition.dropping, cell.condition.kept)
         groups.setdefault(key, []).append(cell.outcome.score)
     for (task, scorer, kept), scores in groups.items():
         print(f"| {task} | {scorer} | {kept} | {told(scores)} |")

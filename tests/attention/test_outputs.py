@@ -80,7 +80,9 @@ def test_everything_equals_the_whole_maps_in_float64(
                 "output_share": (np.einsum("qkd,qd->qk", through, output) / size**2).mean(0),
             }
             for name, wanted in expected.items():
-                np.testing.assert_allclose(getattr(found, name)[row, head], wanted, **CLOSE, err_msg=name)
+                np.testing.assert_allclose(
+                    getattr(found, name)[row, head], wanted, rtol=CLOSE["rtol"], atol=CLOSE["atol"], err_msg=name
+                )
             assert float(found.output_norm[row, head]) == pytest.approx(size.mean(), rel=1e-5)
             received = paid.mean(0)
             top = int(received.argmax())
@@ -193,7 +195,7 @@ def test_a_pass_that_masks_keys_is_refused(tiny: Callable[[str], Model]) -> None
 
     with (
         watch(model, Collect(outputs=True)),
-        cutting(Nobody()),  # type: ignore[arg-type]
+        cutting(Nobody()),
         pytest.raises(UserError, match="watch one without masking"),
     ):
         model.network(torch.tensor([[5, 9, 2]]))

@@ -12,14 +12,16 @@ from sinkscope.cli import choices
 from sinkscope.compression import SCORERS
 from sinkscope.compression.diagnostics import AMONG, NORM_TABLES
 from sinkscope.decoding import CACHES, CONFIDENCE, SCHEDULES
-from sinkscope.evaluation import LITTLE, MAX_EXAMPLE_TOKENS
+from sinkscope.evaluation import MAX_EXAMPLE_TOKENS
 from sinkscope.evaluation.eviction_points import EVICTION_POINTS
 from sinkscope.evaluation.measures import NAMES
 from sinkscope.evaluation.measuring import WINDOW
+from sinkscope.evaluation.tasks import TASKS
 from sinkscope.evaluation.texts import TEXTS
 from sinkscope.experiments import eviction, patches, pictures
 from sinkscope.families.model import DTYPES
 from sinkscope.interventions import CONTROLS, DETECT, DETECT_FROM, HOW
+from sinkscope.lab.studies import OBJECTIVES, STUDIES
 from sinkscope.report.figures import FIGURES, FORMATS
 from sinkscope.report.page import MOST_MEGABYTES
 from sinkscope.selection import control
@@ -46,7 +48,8 @@ def test_names_are_those_of_the_rooms() -> None:
         (choices.AMONG, AMONG), (choices.DETECT, DETECT), (choices.DETECT_FROM, DETECT_FROM), (choices.HOW, HOW),
         (choices.REFERENCES, TEXTS),
         (choices.DEFAULT_SCORERS, eviction.DEFAULT_SCORERS), (choices.DEFAULT_RATIOS, eviction.DEFAULT_RATIOS),
-        (choices.TASKS, LITTLE), (choices.MEASURES, NAMES),
+        (choices.TASKS, TASKS), (choices.MEASURES, NAMES),
+        (choices.LAB_OBJECTIVES, OBJECTIVES), (choices.LAB_STUDIES, STUDIES),
         (choices.TWINS, KINDS), (choices.FORMATS, FORMATS), (choices.SHIPPED, SHIPPED),
         (choices.DEFAULT_SELECTORS, patches.DEFAULT_SELECTORS), (choices.ALPHAS, patches.DEFAULT_ALPHAS),
         (choices.RATES, patches.DEFAULT_RATES),

@@ -54,7 +54,7 @@ def test_every_head_stands_where_it_is_measured() -> None:
     drawn = {one.get_gid(): one for one in ax.collections if isinstance(one, PathCollection)}
     assert set(drawn) == set(MARKERS) == set(found["kind"].values.ravel())
     for kind, points in drawn.items():
-        here = (found["kind"] == kind).values
+        here = found["kind"].values == kind
         wanted = np.stack([found["received"].values[here], found["value_ratio"].values[here]], axis=1)
         np.testing.assert_allclose(np.asarray(points.get_offsets()), wanted)
         layers = np.broadcast_to(np.arange(LAYERS)[:, None], here.shape)[here]
@@ -68,9 +68,8 @@ def test_every_head_stands_where_it_is_measured() -> None:
     labels = [text.get_text() for text in figure_of(ax).legends[0].get_texts()]
     counts = found["kind"].to_series().value_counts()
     assert labels == [f"{'no sink' if kind == 'none' else kind} ({counts[kind]})" for kind in MARKERS]
-    assert "rule: threshold, value 0.3; queries: all; final pass; limits: value 0.2 and 0.5" in caption_of(
-        figure_of(ax)
-    )
+    said = "rule: threshold, value 0.3; queries: all; final pass; no-op: value at most 0.2; broadcast: at least 0.5"
+    assert said in caption_of(figure_of(ax))
 
 
 def test_nothing_written_overlaps_in_a_column_of_a_page() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -299,7 +300,8 @@ def _maps_and_values(model: Model, sample: xarray.Dataset) -> tuple[NDArray[np.f
     for hook in hooks:
         hook.remove()
     shape = model.shape
-    values = torch.stack(seen).unflatten(-1, (shape.kv_heads, -1)).transpose(1, 2)
+    stacked: Any = torch.stack(seen)
+    values = stacked.unflatten(-1, (shape.kv_heads, -1)).transpose(1, 2)
     return maps.double().numpy(), values.repeat_interleave(shape.heads // shape.kv_heads, dim=1).numpy()
 
 

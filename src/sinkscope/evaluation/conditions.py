@@ -79,12 +79,6 @@ class KeysCondition:
         )
 
     @property
-    def reference(self) -> str | None:
-        """The texts that stand-in values are taken from, by number and digest; None where there are none."""
-        given = None if self.intervention is None else self.intervention.reference
-        return None if given is None else str(given)
-
-    @property
     def scorer(self) -> str:
         """The scorer's name, with parameters of its own; `WHOLE` where nothing is dropped."""
         return WHOLE if self.compression is None else scorer_label(self.compression.how)
@@ -116,6 +110,12 @@ class KeysCondition:
             "compression": None if self.compression is None else self.compression.to_dict(),
             "point": self.point,
         }
+
+
+def reference_of(condition: KeysCondition) -> str | None:
+    """The texts that stand-in values are taken from, by number and digest; None where there are none."""
+    given = None if condition.intervention is None else condition.intervention.reference
+    return None if given is None else str(given)
 
 
 def masks(condition: KeysCondition) -> bool:

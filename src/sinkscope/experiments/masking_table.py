@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from sinkscope.evaluation.conditions import reference_of
 from sinkscope.evaluation.measuring import removal_of
 from sinkscope.experiments.masking import KeysCell, nothing_masked, plain_difference
 from sinkscope.grids.table import (
@@ -74,7 +75,7 @@ def _record(cell: KeysCell, cells: Sequence[KeysCell]) -> Record:
         "kept_share": cell.stats.get("kept"),
         "seconds": cell.seconds,
         **{name: masking.get(name) for name in SETTINGS},
-        "reference": condition.reference,
+        "reference": reference_of(condition),
         "mask_seed": masking.get("seed"),
         **stated_fields(cell, ("seed", "max_example_tokens", "texts")),
     }

@@ -33,7 +33,7 @@ from sinkscope.decoding.settings import require_one_of
 from sinkscope.errors import UserError
 from sinkscope.families import Model
 from sinkscope.interventions.controls import Control, find_control
-from sinkscope.interventions.reference import Reference, mean_values, resampled_values
+from sinkscope.interventions.reference import MEAN, RESAMPLE, Reference, check_reference, stand_ins
 from sinkscope.interventions.selecting import KeySelector, PreviousMaps, Selection
 from sinkscope.sinks import CLASSES, SinkRule, TopK, read_rule
 from sinkscope.sinks.queries import GROUPS, UNIONS
@@ -41,8 +41,7 @@ from sinkscope.sinks.rules import KeyCounts
 
 DETECT = ("previous", "same")
 DETECT_FROM = ("masked", "clean")
-HOW = ("scores", "values", "mean", "resample")
-_REFERRING = ("mean", "resample")
+HOW = ("scores", "values", MEAN, RESAMPLE)
 _EARLIER = (
     "begin earlier, or mask by a step's own map from step 0 on (detect='same', first_step=0; "
     "--detect same --first-step 0)"
@@ -103,41 +102,16 @@ class MaskSinks:
         require_one_of("detect", self.detect, DETECT)
         require_one_of("detect_from", self.detect_from, DETECT_FROM)
         require_one_of("how", self.how, HOW)
-        self._check_reference()
+        given = self.reference
+        object.__setattr__(self, "reference", None if given is None else Reference.of(given))
+        check_reference(self.how, self.reference)
         _refuse_none("group of queries", self.queries)
         _refuse_none("token class", self.classes)
         for group in self.queries or ():
             require_one_of("group of queries", group, GROUPS)
         for name in self.classes or ():
             require_one_of("token class", name, CLASSES)
-        self._check_steps()
-
-    def _check_reference(self) -> None:
-        if self.how in _REFERRING and self.reference is None:
-            raise UserError(
-                f"how {self.how!r} takes values from texts, and there are none: give reference=[...] (--reference FILE)"
-            )
-        if self.how not in _REFERRING and self.reference is not None:
-            raise UserError(
-                f"how {self.how!r} takes no values from texts: leave the reference out (--reference), or take "
-                "'mean' or 'resample'"
-            )
-        object.__setattr__(self, "reference", self._texts)
-
-    @property
-    def _texts(self) -> Reference | None:
-        return None if self.reference is None else Reference.of(self.reference)
-
-    def _check_steps(self) -> None:
-        for name, value in (("first_step", self.first_step), ("last_step", self.last_step or 0), ("seed", self.seed)):
-            if not isinstance(value, int):
-                raise UserError(f"{name} must be a whole number, got {value!r}")
-        if self.first_step < (1 if self.detect == "previous" else 0):
-            own = "step 0 has no step before it; mask by its own map (detect='same', --detect same)"
-            why = own if self.first_step == 0 else "steps count from 0"
-            raise UserError(f"first_step {self.first_step} with detect {self.detect!r}: {why}")
-        if self.last_step is not None and self.last_step < self.first_step:
-            raise UserError(f"last_step {self.last_step} lies before first_step {self.first_step}; nothing is masked")
+        _check_steps(self)
 
     @property
     def idle(self) -> bool:
@@ -182,49 +156,51 @@ class MaskSinks:
             absent = [number for number in named or () if number not in range(count)]
             if absent:
                 raise UserError(f"no {kind} {absent[0]}: {model.name} has {kind}s 0 to {count - 1}")
-        self._check_kind(model)
+        _check_kind(self, model)
         if len({weight.device for weight in model.network.parameters()}) > 1:
             raise UserError(
                 f"{model.name} is spread over several devices, where keys can't be masked yet; load it on one"
             )
         if model.network.config._attn_implementation != NAME:
             raise UserError(f"{model.name} was loaded with another attention function; load it with attention={NAME!r}")
-        if self._texts is not None:
-            self._texts.check(model, longest=most if self.how == "resample" else 0)
-
-    def _check_kind(self, model: Model) -> None:
-        """Raise `UserError` for a model without the tokens or queries that are named."""
-        if model.family.mask_token_id is None:
-            if self.chosen_control is not None and self.chosen_control.by_class:
-                raise UserError(
-                    f"control {self.control!r} needs mask tokens, {model.name} has none; use another control"
-                )
-            if self.classes == ("mask",):
-                raise UserError(f"{model.name} has no mask token, so no key of class 'mask'; name other classes")
-        causal = not model.family.bidirectional
-        if causal and self.queries is not None and not _CAUSAL_GROUPS.intersection(self.queries):
-            raise UserError(
-                f"{model.name} is autoregressive: its queries are of the groups {', '.join(sorted(_CAUSAL_GROUPS))}, "
-                f"none of which is in queries={self.queries}"
-            )
+        if isinstance(self.reference, Reference):
+            self.reference.check(model, longest=most if self.how == RESAMPLE else 0)
 
     def start(self, model: Model, canvas: Canvas, seeds: Sequence[int], copies: int) -> Intervening:
         return Masking(self, model, canvas, seeds, copies)
 
-    def stand_ins(self, model: Model, canvas: Canvas, seeds: Sequence[int]) -> list[torch.Tensor] | None:
-        """What stands in for values of each layer's keys on a canvas, (row or 1, kv_head, column or 1, dim) each; None
-        where nothing does. seeds: of the first rows; other rows are copies of these."""
-        if self._texts is None:
-            return None
-        if self.how == "mean":
-            return mean_values(model, self._texts)
-        return resampled_values(model, self._texts, canvas, seeds, self.seed)
-
     def to_dict(self) -> dict[str, Any]:
         """All settings as JSON; the rule with its parameters, and the reference, where there is one, by its digest."""
         settings = {**vars(self), "keys": self.keys if isinstance(self.keys, int) else self.keys.settings()}
-        del settings["reference"]
-        return settings if self._texts is None else {**settings, "reference": self._texts.to_dict()}
+        texts = settings.pop("reference")
+        return settings if texts is None else {**settings, "reference": texts.to_dict()}
+
+
+def _check_steps(plan: MaskSinks) -> None:
+    for name, value in (("first_step", plan.first_step), ("last_step", plan.last_step or 0), ("seed", plan.seed)):
+        if not isinstance(value, int):
+            raise UserError(f"{name} must be a whole number, got {value!r}")
+    if plan.first_step < (1 if plan.detect == "previous" else 0):
+        own = "step 0 has no step before it; mask by its own map (detect='same', --detect same)"
+        why = own if plan.first_step == 0 else "steps count from 0"
+        raise UserError(f"first_step {plan.first_step} with detect {plan.detect!r}: {why}")
+    if plan.last_step is not None and plan.last_step < plan.first_step:
+        raise UserError(f"last_step {plan.last_step} lies before first_step {plan.first_step}; nothing is masked")
+
+
+def _check_kind(plan: MaskSinks, model: Model) -> None:
+    """Raise `UserError` for a model without the tokens or queries that are named."""
+    if model.family.mask_token_id is None:
+        if plan.chosen_control is not None and plan.chosen_control.by_class:
+            raise UserError(f"control {plan.control!r} needs mask tokens, {model.name} has none; use another control")
+        if plan.classes == ("mask",):
+            raise UserError(f"{model.name} has no mask token, so no key of class 'mask'; name other classes")
+    causal = not model.family.bidirectional
+    if causal and plan.queries is not None and not _CAUSAL_GROUPS.intersection(plan.queries):
+        raise UserError(
+            f"{model.name} is autoregressive: its queries are of the groups {', '.join(sorted(_CAUSAL_GROUPS))}, "
+            f"none of which is in queries={plan.queries}"
+        )
 
 
 def read_keys(spec: str) -> SinkRule | int:
@@ -269,7 +245,7 @@ class Masking:
         self._selector = KeySelector(
             model, canvas, seeds, plan.rule, plan.chosen_control, plan.classes, plan.heads, plan.seed
         )
-        self._instead = plan.stand_ins(model, canvas, seeds)
+        self._instead = stand_ins(plan.how, plan.reference, model, canvas, seeds, plan.seed)
         self._maps, self._cuts = PreviousMaps(), PreviousMaps()
         # Passes that each row took part in. Alone it makes no others, so steps, maps and draws follow this number.
         self._passes = torch.zeros(len(canvas.real), dtype=torch.long, device=canvas.real.device)

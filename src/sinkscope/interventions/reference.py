@@ -45,6 +45,7 @@ from sinkscope.errors import UserError
 from sinkscope.families import Model
 from sinkscope.seeds import seed_from
 
+MEAN, RESAMPLE = "mean", "resample"
 _DIGEST = 12
 
 
@@ -153,6 +154,31 @@ def _readings(model: Model, reference: Reference) -> _Reading:
         rows = encode_prompts(model, list(reference.texts))
     there[reference.digest] = _Reading(model.tokenizer, rows)
     return there[reference.digest]
+
+
+def check_reference(how: str, reference: object) -> None:
+    """Raise `UserError` where values are to be taken from texts and there are none, and the other way round."""
+    if how in (MEAN, RESAMPLE) and reference is None:
+        raise UserError(
+            f"how {how!r} takes values from texts, and there are none: give reference=[...] (--reference FILE)"
+        )
+    if how not in (MEAN, RESAMPLE) and reference is not None:
+        raise UserError(
+            f"how {how!r} takes no values from texts: leave the reference out (--reference), or take "
+            f"{MEAN!r} or {RESAMPLE!r}"
+        )
+
+
+def stand_ins(
+    how: str, reference: object, model: Model, canvas: Canvas, seeds: Sequence[int], seed: int
+) -> list[torch.Tensor] | None:
+    """What stands in for values of each layer's keys on a canvas, (row or 1, kv_head, column or 1, dim) each; None
+    where nothing does. seeds: of the first rows; other rows are copies of these. seed: of what is drawn."""
+    if not isinstance(reference, Reference):
+        return None
+    if how == MEAN:
+        return mean_values(model, reference)
+    return resampled_values(model, reference, canvas, seeds, seed)
 
 
 def mean_values(model: Model, reference: Reference) -> list[torch.Tensor]:

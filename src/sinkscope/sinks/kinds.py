@@ -21,6 +21,8 @@ attention) share the value's norm. The authors take the mean of the other values
 look at the output after its projection, where a vision transformer scales it too; a trace holds the head's own.
 """
 
+from typing import Any
+
 import numpy as np
 import xarray as xr
 
@@ -65,7 +67,8 @@ def sink_kinds(sample: xr.Dataset, rule: SinkRule) -> xr.Dataset:
     rank, ratio = sample["final_rank"], _at(ratios, top)
     sink = _at(mark_sinks(received, rule).drop_vars("exists"), top)
     no_op, broadcast = ratios <= NO_OP_RATIO, (ratios >= BROADCAST_RATIO) & (rank <= BROADCAST_RANK)
-    kind = xr.where(_at(no_op, top), KINDS[0], xr.where(_at(broadcast, top), KINDS[1], KINDS[2]))
+    where: Any = xr.where
+    kind = where(_at(no_op, top), KINDS[0], where(_at(broadcast, top), KINDS[1], KINDS[2]))
     own = {str(name).removeprefix("final_"): _at(values, top) for name, values in shares.items()}
     usual_shares = {
         f"{str(name).removeprefix('final_')}_others": values.where(others).median("position")

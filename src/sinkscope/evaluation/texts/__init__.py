@@ -142,9 +142,7 @@ def reference_texts(name: str) -> list[Content]:
     """
     if name == LITTLE:
         written = little_tokenizer()  # unlike `vocabulary.decode` it writes <eos> out
-        return [
-            written.decode(tokens[1:]) for tokens in little_texts(_DOCUMENTS, length=_LONG)
-        ]  # <bos> comes by itself
+        return [str(written.decode(tokens[1:])) for tokens in little_texts(_DOCUMENTS, length=_LONG)]  # <bos> is added
     if Path(name).suffix == ".jsonl":
         return [one.content for one in read_prompts(name)]
     return list(_named(name))
