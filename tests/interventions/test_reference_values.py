@@ -43,7 +43,7 @@ def texts_of(lengths: list[int]) -> list[list[int]]:
 
 def both(model: Model, how: str, way: str) -> tuple[MaskSinks, Protocol]:
     """An intervention with fresh texts, and the same for the oracle. Of the texts one is long enough to be drawn."""
-    texts, asked = texts_of([3, 31, 6, 1]), dict[str, Any](MASKINGS[way])
+    texts, asked = texts_of([3, 31, 6, 1]), {**MASKINGS[way]}
     found = [plain_values(model, text) for text in texts]
     layers = range(model.shape.layers)
     mean = [torch.cat([one[layer] for one in found], 1).mean(1, keepdim=True) for layer in layers]
