@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=1 python docs/make_lab.py runs/lab
 
-About three hours on one core, nearly all of it trainings; what the folder holds already is taken over. `--quick` trains
+About an hour and a half on one core, nearly all of it trainings; what the folder holds is taken over. `--quick` trains
 two recipes for a few steps, to see that the script runs.
 """
 
@@ -13,12 +13,18 @@ from io import StringIO
 from pathlib import Path
 from statistics import fmean
 
+import torch
 from commands import sinkscope
 
+from sinkscope.evaluation.chain_measures import PROMPT, writing_settings
 from sinkscope.experiments.eviction import read_evictions
 from sinkscope.experiments.masking import KeysCell, read_maskings
 from sinkscope.experiments.points import Spread
+from sinkscope.families import load_model
 from sinkscope.lab.studies import Finding, findings, read_lab
+from sinkscope.language.chains import Chains
+from sinkscope.sinks import Excess, SinkReport, summarise, table_rows
+from sinkscope.trace import Prompt, record
 
 OBJECTIVES = ("next-token", "masked-diffusion", "adapted")
 SEEDS = (0, 1, 2)
@@ -30,6 +36,13 @@ MASKINGS: Mapping[str, str] = {
 }
 
 
+DIFFUSION = (
+    "registers=1", '{"registers":1,"registers_mode":"see-themselves"}', 'attention="learned-sink"',
+    'attention="gated"', 'attention="sigmoid"',
+)  # fmt: skip
+"""What is tried of the mitigations on the diffusion model."""
+
+
 def kept(command: str) -> None:
     """Run a command that keeps its cells; what it prints is told by the tables below."""
     with redirect_stdout(StringIO()):
@@ -39,14 +52,14 @@ def kept(command: str) -> None:
 def main(out: Path, *, quick: bool) -> None:
     """Train, mask, drop, print and draw."""
     few = " --set steps=5 --set adapted_steps=5 --set rows=4" if quick else ""
-    studies = "--set steps=5" if quick else "--set steps=600"
+    studies = "--set steps=5" if quick else "--set steps=400"
     trio = out / "trio"
     kept(f"lab --objective {','.join(OBJECTIVES)} --out {trio} --keep-models{few}")
     varied = out / "studies"
-    both = "next-token,masked-diffusion"
-    kept(f"lab --study mitigation,length {studies} --objective {both} --out {varied}")
-    more = "data,optimisation,network"
-    kept(f"lab --study {more} {studies} --objective next-token --out {varied}")
+    kept(f"lab --study mitigation {studies} --objective next-token --out {varied}")
+    some = " ".join(f"--vary {one}" for one in DIFFUSION)
+    kept(f"lab {some} {studies} --objective masked-diffusion --out {varied}")
+    kept(f"lab --study data,length,optimisation,network {studies} --objective next-token --out {varied}")
     folders = sorted((trio / "models").iterdir())
     models = " ".join(map(str, folders))
     limit = 6 if quick else 150
@@ -55,9 +68,10 @@ def main(out: Path, *, quick: bool) -> None:
         kept(f"ablate {models} --task {','.join(TASKS)} {how} --limit {limit} --out {folder}")
     causal = " ".join(str(one) for one in folders if one.name.startswith("next-token"))
     dropped = out / "dropped"
-    scorers = "--scorer key-norm,random,streaming --ratio 0.25,0.5,0.75 --when decode"
+    scorers = "--scorer key-norm,random,streaming:first=1 --ratio 0.25,0.5,0.75 --when prompt"
     kept(f"compress {causal} --task {','.join(TASKS)} {scorers} --limit {limit} --out {dropped}")
     print_shares(findings(read_lab(trio)))
+    print_motion(folders, out / "traces", prompts=2 if quick else 16)
     for number, name in enumerate(MASKINGS):
         print_masked(name, read_maskings(out / f"masked-{number}"))
     print_dropped(read_evictions(dropped))
@@ -98,6 +112,41 @@ def print_shares(found: Sequence[Finding]) -> None:
 def _told(one: Finding, name: str) -> str:
     spread = one.values.get(name)
     return "" if spread is None else f"{spread.mean:.2f} ({spread.lowest:.2f} to {spread.highest:.2f})"
+
+
+def print_motion(folders: Sequence[Path], traces: Path, prompts: int) -> None:
+    """How strong sinks are, how long they live and how far they move while contexts are written; excess rule."""
+    columns = {
+        "maps with a sink": ("overview", "any"), "soft chance": ("overview", "any_random"),
+        "sharp chance": ("overview", "any_sharp"), "strongest receives": ("overview", "top_received"),
+        "moves": ("motion", "moved"), "steps alive (median)": ("lifetimes", "median_lifetime"),
+        "to the nearest mask": ("distances", "absolute"), "of any key": ("distances", "absolute_base"),
+    }  # fmt: skip
+    found: dict[str, list[dict[str, float]]] = {}
+    for folder in folders:
+        objective = next(one for one in OBJECTIVES if folder.name.startswith(one))
+        report = watched(folder, traces / f"{folder.name}.zarr", prompts)
+        rows = {table: table_rows(report.tables[table]) for table in ("overview", "motion", "lifetimes", "distances")}
+        rows["distances"] = [row for row in rows["distances"] if row["mark"] == "nearest_masked"]
+        means = {}
+        for name, (table, column) in columns.items():
+            known = [row[column] for row in rows[table] if row[column] is not None]
+            if known:
+                means[name] = fmean(known)
+        found.setdefault(objective, []).append(means)
+    print(f"\n| objective | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
+    for objective, seeds in found.items():
+        cells = [told([one[name] for one in seeds]) if name in seeds[0] else "" for name in columns]
+        print(f"| {objective} | {' | '.join(cells)} |")
+
+
+def watched(folder: Path, trace: Path, prompts: int) -> SinkReport:
+    """Contexts written at temperature 1 by a model, traced, and what the tables of sinks say."""
+    model = load_model(folder, dtype="float32", device="cpu")
+    starts = Chains().sample(prompts, PROMPT, torch.Generator().manual_seed(7)).tolist()
+    settings = writing_settings(model)
+    written = record(model, [Prompt(f"p{n}", one) for n, one in enumerate(starts)], settings, out=trace, overwrite=True)
+    return summarise(written, Excess(epsilon=3.0, scale="sum"))
 
 
 def print_masked(name: str, cells: Sequence[KeysCell]) -> None:

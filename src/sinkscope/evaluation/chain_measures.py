@@ -156,9 +156,14 @@ _HELD_OUT = 7_000_000_000
 """Seeds of prompts begin here; those of trainings lie below."""
 
 
-def _decoding(model: Model, options: MeasureOptions) -> Settings:
-    own = default_settings(model)
-    if isinstance(own, Decoding):
+def writing_settings(model: Model) -> Settings:
+    """One symbol a step at temperature 1; a diffusion model fills its places in a random order, as a bound counts."""
+    if isinstance(default_settings(model), Decoding):
         return Decoding(max_new_tokens=WRITTEN, temperature=1.0)
-    settings = Denoising(gen_length=WRITTEN, block_length=WRITTEN, steps=None, confidence="random", temperature=1.0)
-    return replace(settings, cache=options.blocks.cache) if options.cached else settings
+    return Denoising(gen_length=WRITTEN, block_length=WRITTEN, steps=None, confidence="random", temperature=1.0)
+
+
+def _decoding(model: Model, options: MeasureOptions) -> Settings:
+    settings = writing_settings(model)
+    cached = options.cached and isinstance(settings, Denoising)
+    return replace(settings, cache=options.blocks.cache) if cached else settings
