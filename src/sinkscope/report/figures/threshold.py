@@ -14,6 +14,7 @@ dropping. Random keys that stay are as many as sinks and window together, so a w
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -149,15 +150,15 @@ def paint_shares(ax: Axes, study: Study) -> None:
             found["called sinks"][at] = row.stats["sinks"]
         if whole is not None and whole.stats["cache_bytes"]:
             found["bytes kept"][at] = row.stats["cache_bytes"] / whole.stats["cache_bytes"]
-    looks = {
+    looks: dict[str, dict[str, Any]] = {
         "called sinks": {"color": style.SINK, "marker": "o"},
         "keys kept": {"color": style.INK, "marker": "s"},
         "bytes kept": {"color": style.INK, "marker": "s", "mfc": "white", "linestyle": ":"},
     }
     for label, points in found.items():
         if points:
-            at = sorted(points)
-            ax.plot(at, [points[one] for one in at], label=label, markersize=3, **looks[label])
+            places = sorted(points)
+            ax.plot(places, [points[one] for one in places], label=label, markersize=3, **looks[label])
     style.percent_axis(ax.yaxis)
     ax.set_ylim(bottom=0)
     ax.set_ylabel("share of the cache")
@@ -165,10 +166,10 @@ def paint_shares(ax: Axes, study: Study) -> None:
 
 def paint_scores(ax: Axes, study: Study) -> None:
     """Scores by threshold, of one study."""
-    lines: list[tuple[str, dict[int, Outcome], dict[str, object]]] = []
+    lines: list[tuple[str, dict[int, Outcome], dict[str, Any]]] = []
     names = dict.fromkeys(row.condition.masked for row in study.masked if row.condition.masked != PLAIN)
     for number, name in enumerate(sorted(names, key=lambda one: one != SINKS)):
-        look: dict[str, object] = {"color": style.SINK, "linestyle": "-", "marker": "o"}
+        look: dict[str, Any] = {"color": style.SINK, "linestyle": "-", "marker": "o"}
         if name != SINKS:
             look |= {"linestyle": "--", "mfc": "white", "marker": "oDv^"[number % 4]}
         some = [row for row in study.masked if row.condition.masked == name]
