@@ -23,7 +23,7 @@ from sinkscope.sinks import First
 
 PROMPT = [5, 9, 2, 8, 1, 4, 6]
 SETTINGS = Denoising(gen_length=8, block_length=4, steps=None)
-MASKINGS = {
+MASKINGS: Any = {
     "published": {},
     "clean": {"detect_from": "clean"},
     "same": {"detect": "same", "first_step": 0},
@@ -43,7 +43,7 @@ def texts_of(lengths: list[int]) -> list[list[int]]:
 
 def both(model: Model, how: str, way: str) -> tuple[MaskSinks, Protocol]:
     """An intervention with fresh texts, and the same for the oracle. Of the texts one is long enough to be drawn."""
-    texts, asked = texts_of([3, 31, 6, 1]), {**MASKINGS[way]}
+    texts, asked = texts_of([3, 31, 6, 1]), MASKINGS[way]
     found = [plain_values(model, text) for text in texts]
     layers = range(model.shape.layers)
     mean = [torch.cat([one[layer] for one in found], 1).mean(1, keepdim=True) for layer in layers]
@@ -51,7 +51,7 @@ def both(model: Model, how: str, way: str) -> tuple[MaskSinks, Protocol]:
         keys=2, values=True, instead=mean if how == "mean" else found[1], clean="detect_from" in asked,
         same="detect" in asked, first_step=int(str(asked.get("first_step", 1))), lowest="control" in asked,
     )  # fmt: skip
-    return MaskSinks(2, how=how, reference=texts, **asked), protocol  # type: ignore[arg-type]
+    return MaskSinks(2, how=how, reference=texts, **asked), protocol
 
 
 def check(steps: list[Step], told: list[Told], row: int = 0, padding: int = 0) -> None:

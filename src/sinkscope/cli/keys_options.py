@@ -261,6 +261,14 @@ class VariedDropping(WhenOptions):
         typer.Option(metavar="1,0.5,...", help=f"Shares of the keys that stay; {_RATIOS} if left out."),
     ] = None
     tokens: Annotated[list[str] | None, typer.Option(metavar="64,...", help="Also numbers of keys that stay.")] = None
+    budget: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="BUDGET,...",
+            help="Other budgets: sinks:epsilon=3,window=32, the sinks of a rule (rule=top-k,k=2) and the last tokens, "
+            "say. The ratios are then left out unless they are given.",
+        ),
+    ] = None
     skip_layers: Annotated[
         list[str] | None,
         typer.Option(metavar="0,1|none", help="A set of layers that keep all keys; repeated, each set is run."),
@@ -281,15 +289,17 @@ class VariedDropping(WhenOptions):
 
     def grid(self, intervention: MaskSinks | None) -> EvictionGrid:
         """What is varied. Raises `UserError` for values that no model could follow."""
-        from sinkscope.compression import Ratio, Tokens, read_scorer
+        from sinkscope.compression import Ratio, Tokens, read_budget_spec, read_scorer
         from sinkscope.discovery import split_specs
         from sinkscope.evaluation import KeysCondition
         from sinkscope.experiments.eviction import EvictionGrid
 
-        ratios, tokens = numbers("--ratio", self.ratio or [_RATIOS]), whole_numbers("--tokens", self.tokens)
+        others = [read_budget_spec(spec) for spec in split_specs(self.budget or ())]
+        ratios = numbers("--ratio", self.ratio or ([] if others else [_RATIOS]))
+        tokens = whole_numbers("--tokens", self.tokens)
         grid = EvictionGrid(
             scorers=[read_scorer(spec) for spec in split_specs(self.scorer or [_SCORERS])],
-            budgets=[*map(Ratio, ratios), *map(Tokens, tokens)],
+            budgets=[*map(Ratio, ratios), *map(Tokens, tokens), *others],
             skips=[_skipped(text) for text in self.skip_layers or ["none"]],
             protect_first=self.protect_first,
             protect_recent=self.protect_recent,
@@ -315,7 +325,8 @@ class OneDropping(WhenOptions):
     budget: Annotated[
         str | None,
         typer.Option(
-            metavar="ratio:0.5|tokens:64", help="Keys that stay where some are dropped; ratio:0.5 if left out."
+            metavar="ratio:0.5|tokens:64|sinks:3",
+            help="Keys that stay where some are dropped; ratio:0.5 if left out.",
         ),
     ] = None
 

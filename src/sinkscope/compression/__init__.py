@@ -15,7 +15,7 @@ How the parts fit, for whoever builds on them:
   queries it `remembers`); whoever can't give that must refuse before any work. By name: `SCORERS`, `make_scorer`. A new
   scorer is one class. `Protect` wraps one.
 - `budgets.py`: a `Budget` says how many of a row's n real keys stay in a layer, `kept(n, layer)`; `as_budget` takes
-  ratios and numbers of tokens.
+  ratios and numbers of tokens. Where attention decides, `counts(cached)` says it of every key head.
 - `contents.py`: `Contents`, the tensors of a layer; `LayerRules`, what is dropped from them and when; and
   `choose_kept(importance, real, counts)` -> the slots that stay, (batch, kv_head, slot). Pure.
 - `layers.py`: `CompressedLayer`, one layer of a cache, growing or of a block. Layers and heads hold different keys;
@@ -32,7 +32,16 @@ Positions and real slots are (batch, kv_head, key), because heads differ once ke
 attention is (batch, head, key), summed over all queries so far. Of equally important keys the left one stays.
 """
 
-from sinkscope.compression.budgets import Budget, PerLayerBudget, Ratio, SkipLayers, Tokens, as_budget, read_budget_spec
+from sinkscope.compression.budgets import (
+    Budget,
+    KeepSinks,
+    PerLayerBudget,
+    Ratio,
+    SkipLayers,
+    Tokens,
+    as_budget,
+    read_budget_spec,
+)
 from sinkscope.compression.cache import CompressedCache
 from sinkscope.compression.contents import EMPTY, choose_kept
 from sinkscope.compression.prefix import Prefix, compress_cache, compress_prefix
@@ -49,6 +58,7 @@ from sinkscope.compression.scorers import (
     ReceivedAttention,
     Rotation,
     Scorer,
+    Sinks,
     SnapKV,
     SparseDLLM,
     Streaming,
@@ -68,6 +78,7 @@ __all__ = [
     "CompressedCache",
     "ExpectedAttention",
     "HighKeyNorm",
+    "KeepSinks",
     "KeyDiff",
     "KeyNorm",
     "PerLayerBudget",
@@ -78,6 +89,7 @@ __all__ = [
     "ReceivedAttention",
     "Rotation",
     "Scorer",
+    "Sinks",
     "SkipLayers",
     "SnapKV",
     "SparseDLLM",

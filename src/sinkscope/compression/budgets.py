@@ -1,7 +1,8 @@
-"""How many keys stay: a ratio, a number of tokens, and exceptions by layer.
+"""How many keys stay: a ratio, a number of tokens, as many as there are sinks, and exceptions by layer.
 
     Ratio(0.5)                      # ceil(0.5 n) of the n keys of a row
     Tokens(256)                     # at most 256
+    KeepSinks(Excess(3.0), window=32)     # as many as a rule calls sinks, and the last 32
     SkipLayers(Ratio(0.5), (0, 1))  # layers 0 and 1 keep all
     PerLayerBudget((1.0, 0.5, 0.25))      # one budget a layer
 
@@ -11,24 +12,48 @@ Rows of a batch count their own real tokens, so a row keeps what it would keep a
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from math import ceil
 from types import MappingProxyType
 from typing import Any
 
+import torch
+
+from sinkscope.compression.scorers.base import CachedLayer, check_whole
 from sinkscope.discovery import parted_spec, read_settings
 from sinkscope.errors import UserError
+from sinkscope.sinks import Excess, SinkRule, make_rule, read_rule
+from sinkscope.sinks.rules import KeyCounts
 
 
 class Budget(ABC):
     """How many keys of a layer stay."""
 
+    needs_received: bool = False
+    """Whether attention decides how many, each key head for itself."""
+    rule: SinkRule = Excess()
+    """By which whoever asks is told what sinks are."""
+
     @abstractmethod
     def kept(self, length: int, layer: int) -> int:
-        """How many of a row's `length` keys stay in this layer."""
+        """How many of a row's `length` keys stay in this layer; where attention decides, the fewest that may."""
+
+    def counts(self, cached: CachedLayer) -> torch.Tensor | None:
+        """How many keys stay in each key head, (batch, kv_head), where attention decides that; else None."""
+        del cached
+        return None
+
+    def at(self, layer: int) -> Budget:
+        """What holds in this layer."""
+        del layer
+        return self
+
+    def refuse(self, keys: KeyCounts) -> None:  # noqa: B027 - numbers can be kept of any number
+        """Raise `UserError` for a rule that can never fire with these numbers of keys."""
 
     @abstractmethod
     def to_plain(self) -> Any:
@@ -73,6 +98,42 @@ class Tokens(Budget):
 
 
 @dataclass(frozen=True)
+class KeepSinks(Budget):
+    """As many keys as a sink rule calls sinks or stand in the window, each row, layer and key head for itself.
+
+    The rule sees the attention that each key has received, means over all queries of the row so far, of each query
+    head. A key counts where any query head of its key head calls it a sink. window: the latest tokens, sinks or not; in
+    a block cache the nearest on either side of the block. With the scorer `sinks` the sinks and the window are what
+    stays; any other scorer keeps as many keys of its own choice. Heads keep different numbers of keys, and the memory
+    of a layer is that of the head which keeps most.
+
+    Raises `UserError` for what is no rule, and for a window without a token: a head without sinks would keep nothing.
+    """
+
+    rule: SinkRule = field(default_factory=Excess)
+    window: int = 32
+
+    needs_received = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.rule, SinkRule):
+            raise UserError(f"KeepSinks takes a sink rule, Excess(3.0) say, got {self.rule!r}")
+        check_whole("window of the budget 'sinks'", self.window, 1)
+
+    def kept(self, length: int, layer: int) -> int:  # noqa: ARG002 - all layers alike
+        return min(length, self.window)
+
+    def counts(self, cached: CachedLayer) -> torch.Tensor:
+        return ((cached.sinks | (cached.distance <= self.window)) & cached.real).sum(-1)
+
+    def refuse(self, keys: KeyCounts) -> None:
+        self.rule.refuse(keys)
+
+    def to_plain(self) -> Any:
+        return {"sinks": self.rule.settings(), "window": self.window}
+
+
+@dataclass(frozen=True)
 class SkipLayers(Budget):
     """A budget from which some layers are excepted: they keep every key. The ratio is that of the other layers."""
 
@@ -85,9 +146,16 @@ class SkipLayers(Budget):
         if any(type(layer) is not int for layer in layers):
             raise UserError(f"the layers to skip are several whole numbers, (0,) or (0, 1) say, got {self.layers!r}")
         object.__setattr__(self, "layers", layers)
+        object.__setattr__(self, "needs_received", as_budget(self.budget).needs_received)
 
     def kept(self, length: int, layer: int) -> int:
         return length if layer in self.layers else as_budget(self.budget).kept(length, layer)
+
+    def at(self, layer: int) -> Budget:
+        return Ratio(1.0) if layer in self.layers else as_budget(self.budget).at(layer)
+
+    def refuse(self, keys: KeyCounts) -> None:
+        as_budget(self.budget).refuse(keys)
 
     def check(self, layers: int) -> None:
         absent = [layer for layer in self.layers if layer not in range(layers)]
@@ -111,9 +179,17 @@ class PerLayerBudget(Budget):
         if not isinstance(self.budgets, Iterable):
             raise UserError(f"PerLayerBudget takes one budget a layer, (1.0, 0.5) say, got {self.budgets!r}")
         object.__setattr__(self, "budgets", tuple(as_budget(one) for one in self.budgets))
+        object.__setattr__(self, "needs_received", any(as_budget(one).needs_received for one in self.budgets))
 
     def kept(self, length: int, layer: int) -> int:
         return as_budget(self.budgets[layer]).kept(length, layer)
+
+    def at(self, layer: int) -> Budget:
+        return as_budget(self.budgets[layer]).at(layer)
+
+    def refuse(self, keys: KeyCounts) -> None:
+        for one in self.budgets:
+            as_budget(one).refuse(keys)
 
     def check(self, layers: int) -> None:
         if len(self.budgets) != layers:
@@ -147,15 +223,23 @@ def read_budget(plain: Any) -> Budget:
         return Ratio(plain) if isinstance(plain, float) else Tokens(plain)
     if "skip_layers" in plain:
         return SkipLayers(read_budget(plain["budget"]), tuple(plain["skip_layers"]))
+    if "sinks" in plain:
+        rule = dict(plain["sinks"])
+        return KeepSinks(make_rule(rule.pop("rule"), **rule), plain["window"])
     return PerLayerBudget(tuple(read_budget(one) for one in plain["per_layer"]))
 
 
 def read_budget_spec(spec: str) -> Budget:
-    """A budget from a spec: "ratio:0.5", "tokens:256"; a number alone is a ratio, above 1 a number of tokens.
+    """A budget from a spec: "ratio:0.5", "tokens:256", "sinks:epsilon=3,window=32"; a number alone is a ratio, above 1
+    a number of tokens.
+
+    Parameters of "sinks" are `rule`, the name of a sink rule ("excess" if left out), that rule's own, and `window`.
 
     Raises `UserError` for what is none.
     """
     name, text = parted_spec(spec)
+    if name == "sinks":
+        return _read_sinks(text, f"the budget {spec!r}")
     if name in _SPECS:
         kind = _SPECS[name]
         return kind(**read_settings(kind, text, f"the budget {spec!r}"))
@@ -164,6 +248,17 @@ def read_budget_spec(spec: str) -> Budget:
     except ValueError:
         raise UserError(f"a budget is ratio:0.5 or tokens:256, say; got {spec!r}") from None
     return as_budget(number)
+
+
+def _read_sinks(text: str, where: str) -> KeepSinks:
+    parts = [part.strip() for part in re.split("[,;]", text)]
+    rule = [part.partition("=")[2].strip() for part in parts if re.match(r"rule\s*=", part)]
+    window = [part for part in parts if re.match(r"window\s*=", part)]
+    rest = [part for part in parts if not re.match(r"(rule|window)\s*=", part)]
+    if len(rule) > 1:
+        raise UserError(f"{where} names rule twice")
+    found = read_rule(f"{rule[0] if rule else Excess.name}:{','.join(rest)}")
+    return KeepSinks(found, **read_settings(KeepSinks, ",".join(window), where))
 
 
 _SPECS: Mapping[str, type[Budget]] = MappingProxyType({"ratio": Ratio, "tokens": Tokens})

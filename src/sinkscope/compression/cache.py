@@ -18,6 +18,7 @@ from sinkscope.compression.layers import BlockHolding, CompressedLayer, GrowingH
 from sinkscope.decoding.caches import BlockPlace, HeldLayer
 from sinkscope.decoding.protocols import BlockLengths
 from sinkscope.seeds import seed_from
+from sinkscope.sinks.rules import KeyCounts
 
 
 class CompressedCache(Cache):
@@ -88,9 +89,12 @@ class CompressedBlocks:
     layer_count: int
 
     def check(self, blocks: Sequence[BlockLengths]) -> None:
-        """Raise `UserError` for a budget that is smaller than what is protected."""
+        """Raise `UserError` for a budget that is smaller than what is protected, and for a rule that can't fire."""
         for one in blocks:
             check_protected(self.rules.scorer, self._fewest(one), one.context, one.before, one.prompt)
+        keys = [one.context + one.fed for one in blocks]
+        if keys:
+            self.rules.budget.refuse(KeyCounts(fewest=min(keys), most=max(keys)))
 
     def fewest_keys(self, lengths: BlockLengths) -> int:
         """The fewest keys that a layer attends to in a pass over the cache."""

@@ -42,6 +42,8 @@ class Contents:
     """(batch, query) int32: the column of each of `queries`, `EMPTY` for padding. Rows may differ."""
     received: torch.Tensor | None = None
     """(batch, head, slot) float32: attention paid to each key so far."""
+    fed_received: torch.Tensor | None = None
+    """(batch, head, column) float32: the same of the columns that a block cache computes anew."""
 
     def rows(self, index: torch.Tensor) -> Contents:
         """The rows of a batch named by `index`, in that order, as fresh tensors."""
@@ -125,33 +127,53 @@ class LayerRules:
     block: BlockPlace | None = None
 
     @property
+    def here(self) -> Budget:
+        """The budget of this layer."""
+        return self.budget.at(self.layer)
+
+    @property
+    def needs_received(self) -> bool:
+        """Whether the scorer, or the budget here, must know what keys received."""
+        return self.scorer.needs_received or self.here.needs_received
+
+    @property
     def remembers(self) -> int:
         """Queries to keep from pass to pass, for what may still be dropped."""
         return 0 if self.prune_after is None else self.scorer.remembers
 
     def due(self, columns: torch.Tensor, passes: int) -> list[int] | None:
-        """How many keys stay in each row; None where nothing is to be dropped.
+        """How many keys stay in each row, the fewest where attention decides; None where nothing is to be dropped.
 
         columns: as in `Contents`. passes: made so far, with this one.
         """
         first = self.first_pass and passes == 1
         if not first and (self.prune_after is None or columns.shape[-1] <= self.prune_after):
             return None
-        lengths = (columns[:, 0] != EMPTY).sum(-1).tolist()
+        lengths = (columns != EMPTY).sum(-1).amax(-1).tolist()
         cut = [first or (self.prune_after is not None and length > self.prune_after) for length in lengths]
         kept = [self.budget.kept(n, self.layer) if now else n for n, now in zip(lengths, cut, strict=True)]
         return None if kept == lengths else kept
 
-    def drop(self, contents: Contents, counts: Sequence[int], seeds: Sequence[int], scale: float) -> Contents:
-        """What is left when each row keeps `counts` keys."""
-        if self.scorer.needs_received and contents.received is None:
-            raise UserError(
-                f"scorer {self.scorer.name!r} needs attention statistics: run it inside `with ss.watch(model):`"
-            )
+    def drop(
+        self, contents: Contents, counts: Sequence[int], seeds: Sequence[int], scale: float
+    ) -> tuple[Contents, torch.Tensor | None]:
+        """What is left when each row keeps `counts` keys, as `due` said; the same contents where that is all of it.
+        And under a budget of sinks how many there were, (batch, kv_head)."""
+        if self.needs_received and contents.received is None:
+            raise UserError(f"{self.wants_statistics}: run it inside `with ss.watch(model):`")
         seen = self.shown(contents, seeds, scale)
-        rows = zip(counts, seen.real[:, 0].sum(-1).tolist(), seen.length.tolist(), strict=True)
-        for (count, held, length), prompt in zip(rows, seen.prompt_length.tolist(), strict=True):
-            check_protected(self.scorer, count, held, length, prompt)
+        held = seen.real.sum(-1)  # (batch, kv_head)
+        least = torch.tensor(counts, device=held.device).view(-1, 1)
+        decided = self.here.counts(seen)
+        # Rows that are not cut now are due all that they hold.
+        kept = (
+            torch.minimum(least, held) if decided is None else torch.where(least < held.amax(-1, True), decided, held)
+        )
+        for row in zip(kept.amin(-1), held.amin(-1), seen.length, seen.prompt_length, strict=True):
+            check_protected(self.scorer, *(int(one) for one in row))
+        sinks = None if decided is None else seen.sinks.sum(-1)
+        if decided is not None and bool((kept == held).all()):
+            return contents, sinks
         importance = self.scorer.importance(seen)
         if importance.shape != seen.real.shape or bool(importance.isnan().all()):
             wanted = tuple(seen.real.shape)
@@ -159,7 +181,13 @@ class LayerRules:
                 f"scorer {self.scorer.name!r} must give numbers (batch, kv_head, key) = {wanted}, one at least, got "
                 f"{'NaN alone' if importance.shape == seen.real.shape else tuple(importance.shape)}"
             )
-        return only_kept(contents, choose_kept(importance, seen.real, counts))
+        return only_kept(contents, choose_kept(importance, seen.real, kept)), sinks
+
+    @property
+    def wants_statistics(self) -> str:
+        """What to say where nobody watches."""
+        who = f"scorer {self.scorer.name!r}" if self.scorer.needs_received else "a budget of sinks"
+        return f"{who} needs attention statistics"
 
     def shown(self, contents: Contents, seeds: Sequence[int], scale: float) -> CachedLayer:
         """What a scorer sees of a layer."""
@@ -181,17 +209,20 @@ class LayerRules:
             query_positions=None if asking is None else positions.gather(-1, asking.clamp(min=0).long()),
             query_real=None if asking is None else asking != EMPTY,
             scale=scale,
-            received=contents.received if self.scorer.needs_received else None,
+            received=contents.received if self.needs_received else None,
+            fed_received=contents.fed_received,
+            rule=self.here.rule,
             rotation=self.rotation,
         )
 
 
-def choose_kept(importance: torch.Tensor, real: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
-    """The keys that stay: indices (batch, kv_head, slot) into the keys, ascending, `EMPTY` on the left of shorter rows.
+def choose_kept(importance: torch.Tensor, real: torch.Tensor, counts: Sequence[int] | torch.Tensor) -> torch.Tensor:
+    """The keys that stay: indices (batch, kv_head, slot) into the keys, ascending, `EMPTY` on the left where a row or a
+    head keeps fewer than others.
 
     importance (batch, kv_head, key): NaN counts as the lowest, of equals the one further left stays. real (batch,
-    kv_head, key) boolean: the keys that there are. counts: how many stay in each row; all of them where there are
-    fewer.
+    kv_head, key) boolean: the keys that there are. counts: how many stay in each row, (batch,), or in each of its
+    heads, (batch, kv_head); all of them where there are fewer.
     """
     keys = importance.shape[-1]
     order = importance.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf).argsort(
@@ -200,7 +231,8 @@ def choose_kept(importance: torch.Tensor, real: torch.Tensor, counts: Sequence[i
     there = real.gather(-1, order)
     order = order.gather(-1, (~there).long().argsort(dim=-1, stable=True))  # what is not real goes last
     device = importance.device
-    most = torch.minimum(torch.tensor(counts, device=device).view(-1, 1, 1), real.sum(-1, keepdim=True))
+    wanted = torch.as_tensor(counts, device=device).reshape(len(counts), -1, 1)
+    most = torch.minimum(wanted, real.sum(-1, keepdim=True))
     places = torch.arange(keys, device=device)
     chosen = torch.where(places < most, order, EMPTY).sort(dim=-1).values
     longest = int(most.max()) if most.numel() else 0

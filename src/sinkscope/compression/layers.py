@@ -120,12 +120,14 @@ class GrowingHolding:
 
     def __init__(self, rules: LayerRules, seeds: Sequence[int], window: int | None) -> None:
         self.rules, self.window = rules, window
-        self.needs_received = rules.scorer.needs_received
+        self.needs_received = rules.needs_received
         self.given = tuple(seeds)
         """The seeds of the prompts that the cache was made for."""
         self.seeds = self.given
         """One a row, once there are rows: a prompt may have several."""
         self.contents: Contents | None = None
+        self.sinks: torch.Tensor | None = None
+        """(batch, kv_head): how many keys the budget's rule called sinks when keys were last dropped."""
         self.passes = 0
         self.whole = True
         """Whether every column of the sequence still has its key."""
@@ -134,7 +136,8 @@ class GrowingHolding:
         self.pending: tuple[torch.Tensor, torch.Tensor] | None = None
         """Keys and values that attention has not come for yet."""
         self._gaps = False
-        """Whether any slot may be hidden from all queries: padding, or a row that keeps fewer keys than others."""
+        """Whether any slot may be hidden from all queries: padding, or a row or head that keeps fewer keys than
+        others."""
 
     @property
     def before(self) -> int:
@@ -197,8 +200,10 @@ class GrowingHolding:
             contents, self.whole = contents.latest(self.window - 1), False
         counts = self.rules.due(contents.columns, self.passes)
         if counts is not None:
-            contents = self.rules.drop(contents, counts, self.seeds, scale)
-            self._gaps, self.whole = len(set(counts)) > 1, False
+            left, self.sinks = self.rules.drop(contents, counts, self.seeds, scale)
+            if left is not contents:
+                self._gaps, self.whole = bool((left.columns == EMPTY).any()), False
+            contents = left
         self.contents = contents.remembering(self.rules.remembers)
 
     def pick(self, rows: torch.Tensor) -> None:
@@ -253,12 +258,16 @@ class BlockHolding:
 
     def __init__(self, rules: LayerRules, seeds: Sequence[int], block: BlockPlace) -> None:
         self.rules, self.seeds, self._block = rules, tuple(seeds), block
-        self.needs_received = rules.scorer.needs_received
+        self.needs_received = rules.needs_received
+        self.sinks: torch.Tensor | None = None
+        """(batch, kv_head): how many keys of the context the budget's rule called sinks."""
         self.plain = BlockLayer(block)
         """The plain layer: used in the full pass, and after it while nothing was dropped."""
         self.contents: Contents | None = None
         """The context's keys that stayed, (batch, kv_head, slot) each; None while all are there."""
         self._attended = self._held = False
+        self._gaps = False
+        """Whether any slot is empty, because a head keeps fewer keys than others."""
 
     @property
     def before(self) -> int:
@@ -287,10 +296,13 @@ class BlockHolding:
         return keys, values
 
     def gather_mask(self, mask: torch.Tensor | None, queries: int) -> torch.Tensor | None:
-        """The mask at the keys that are there. Without one no row is padded, so all rows keep as many keys."""
-        del queries
+        """The mask at the keys that are there."""
         index = self.index
-        return mask if mask is None or index is None else index.gather_mask(mask, self.rules.heads)
+        if index is None or (mask is None and not self._gaps):
+            return mask
+        if mask is None:
+            mask = torch.ones(1, 1, queries, index.width, dtype=torch.bool, device=index.columns.device)
+        return index.gather_mask(mask, self.rules.heads)
 
     def on_attention(self, query: torch.Tensor, scale: float, received: torch.Tensor | None) -> None:
         """After the full pass: drop what is due of the context."""
@@ -305,6 +317,7 @@ class BlockHolding:
             return
         assert self.plain.keys is not None and self.plain.values is not None
         own, asks = slice(self._block.start, self._block.stop), self.rules.scorer.needs_queries
+        seen = received if self.needs_received else None
         contents = Contents(
             keys=self.plain.keys.index_select(2, context),
             values=self.plain.values.index_select(2, context),
@@ -313,10 +326,14 @@ class BlockHolding:
             prompt_length=real[:, : self._block.prompt_length].sum(-1),
             queries=query[:, :, own] if asks else None,
             query_columns=columns[:, own] if asks else None,
-            received=received.index_select(2, context) if self.needs_received and received is not None else None,
+            received=seen.index_select(2, context) if seen is not None else None,
+            fed_received=seen[..., start:stop] if seen is not None else None,
         )
-        kept = self.rules.drop(contents, counts, self.seeds, scale)
-        self.contents = replace(kept, queries=None, query_columns=None, received=None)
+        kept, self.sinks = self.rules.drop(contents, counts, self.seeds, scale)
+        if kept is contents:
+            return
+        self.contents = replace(kept, queries=None, query_columns=None, received=None, fed_received=None)
+        self._gaps = bool((kept.columns == EMPTY).any())
         self.plain.keys = self.plain.values = None
 
     def end_full_pass(self) -> None:

@@ -145,10 +145,11 @@ def compress_cache(
     """
     _check_kind(cache)
     scorer = compress.how
-    if scorer.needs_queries or scorer.needs_received:
+    if scorer.needs_queries or compress.needs_received:
+        who = f"scorer {scorer.name!r}" if scorer.needs_queries or scorer.needs_received else "a budget of sinks"
         kept_by_none = "queries" if scorer.needs_queries else "attention statistics"
         raise UserError(
-            f"scorer {scorer.name!r} needs {kept_by_none}, and a filled cache keeps none; give the first pass "
+            f"{who} needs {kept_by_none}, and a filled cache keeps none; give the first pass "
             "cache=Compress(...).cache(model) instead"
         )
     keys = _first_keys(cache, model)

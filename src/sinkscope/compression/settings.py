@@ -28,6 +28,7 @@ from sinkscope.compression.scorers.base import check_whole
 from sinkscope.decoding.settings import require_one_of
 from sinkscope.errors import UserError
 from sinkscope.families import Model
+from sinkscope.sinks.rules import KeyCounts
 
 WHEN = ("prompt", "decode", "both")
 
@@ -37,7 +38,7 @@ class Compress:
     """Which keys a cache drops.
 
     scorer: a `Scorer`, or its name for its defaults. budget: how many keys stay, a ratio, a number of tokens or a
-    `Budget`; of every layer and key head alike.
+    `Budget`; of every layer and key head alike, unless the budget says otherwise.
     when: "prompt", once after the first pass; "decode", after any pass, in rows that then hold more than `prune_after`
         keys; "both".
     prune_after: the number of keys of a layer that may pile up before it is cut again.
@@ -66,6 +67,11 @@ class Compress:
             raise UserError(f"when={self.when!r} {needs}; got prune_after={self.prune_after}")
         if self.prune_after is not None:
             check_whole("prune_after", self.prune_after, 1)
+            if self.how.one_order and self.much.needs_received:
+                raise UserError(
+                    f"scorer {self.how.name!r} has one order for all key heads, which under a budget of sinks hold "
+                    "different keys when they are cut again; use when='prompt', or another scorer"
+                )
 
     @property
     def how(self) -> Scorer:
@@ -77,6 +83,11 @@ class Compress:
     def much(self) -> Budget:
         """The budget itself."""
         return as_budget(self.budget)
+
+    @property
+    def needs_received(self) -> bool:
+        """Whether the model must be watched."""
+        return self.how.needs_received or self.much.needs_received
 
     def for_blocks(self, model: Model) -> CompressedBlocks:
         """The same in the block caches of a diffusion model, which drop once in each block.
@@ -101,15 +112,15 @@ class Compress:
         check_model(self, model)
         for length in lengths if self.when != "decode" else ():
             _check_protected(self, model, length, length, length)
+        if lengths and self.when == "prompt":  # texts that are cut while they are written may become long
+            self.much.refuse(KeyCounts(fewest=min(lengths), most=max(lengths)))
         check_pruning(self, model, lengths)
 
     def ready(self, model: Model) -> None:
         """Raise `UserError` unless the model is watched, if the scorer needs that."""
-        if self.how.needs_received and not any(module in observed for module in model.network.modules()):
-            raise UserError(
-                f"scorer {self.how.name!r} needs attention statistics and {model.name} is not watched: run it inside "
-                "`with ss.watch(model):`"
-            )
+        if self.needs_received and not any(module in observed for module in model.network.modules()):
+            who = _rules(self, model).wants_statistics
+            raise UserError(f"{who} and {model.name} is not watched: run it inside `with ss.watch(model):`")
 
     def cache(self, model: Model, seeds: Sequence[int] | None = None) -> CompressedCache:
         """An empty cache for this model. seeds: one a row, for random choices, which depend on `seed` too; None: the

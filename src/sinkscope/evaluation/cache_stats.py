@@ -41,22 +41,27 @@ _KIB = 1024
 class CacheStats:
     """What caches held.
 
-    kept: share of the keys of a cache with all keys that stayed, over all layers and examples. cache_bytes: of the keys
-    and values of an example right after dropping, on average, and of what a dropping cache notes of them. tokens:
-    generated or scored, of all examples.
+    kept: share of the keys of a cache with all keys that stayed, over all layers, heads and examples. cache_bytes: of
+    the keys and values of an example right after dropping, on average, and of what a dropping cache notes of them; a
+    layer whose heads keep different numbers of keys has room for the largest in all of them. tokens: generated or
+    scored, of all examples. sinks: share of the keys that the budget's rule called sinks, in the layers that have one;
+    None under other budgets.
     """
 
     kept: float
     cache_bytes: float
     tokens: int
+    sinks: float | None = None
 
 
 @dataclass(kw_only=True)
 class Meter:
     """Sums over layers, rows and batches."""
 
-    kept: int = 0
+    kept: float = 0
     there: int = 0
+    sinks: float = 0
+    judged: int = 0
     nbytes: float = 0
     rows: int = 0
     tokens: int = 0
@@ -66,6 +71,10 @@ class Meter:
         for layer in layers:
             self.kept += keys_of(layer, lengths)
             self.there += whole_of(layer, lengths)
+            found = layer.holding.sinks if isinstance(layer, CompressedLayer) else None
+            if found is not None:
+                self.sinks += float(found.double().mean(-1).sum())
+                self.judged += whole_of(layer, lengths)
             self.nbytes += bytes_of(layer) * filled(layer, lengths)
         self.rows += len(lengths)
 
@@ -73,26 +82,30 @@ class Meter:
         """What was seen; everything kept where there was nothing to look at."""
         rows = max(self.rows, 1)
         kept = self.kept / self.there if self.there else 1.0
-        return CacheStats(kept=kept, cache_bytes=self.nbytes / rows, tokens=self.tokens)
+        sinks = self.sinks / self.judged if self.judged else None
+        return CacheStats(kept=kept, cache_bytes=self.nbytes / rows, tokens=self.tokens, sinks=sinks)
 
 
 @singledispatch
-def keys_of(layer: CacheLayerMixin, lengths: torch.Tensor) -> int:
-    """Keys of all rows that a layer still holds; of a plain layer all, as far as its window reaches."""
+def keys_of(layer: CacheLayerMixin, lengths: torch.Tensor) -> float:
+    """Keys of all rows that a layer still holds, means over its heads; of a plain layer all, as far as its window
+    reaches."""
     assert layer.keys is not None
     return int(lengths.clamp(max=layer.keys.shape[2]).sum())
 
 
 @keys_of.register(CompressedLayer)
-def _(layer: CompressedLayer[BlockHolding], lengths: torch.Tensor) -> int:
+def _(layer: CompressedLayer[BlockHolding], lengths: torch.Tensor) -> float:
     contents = layer.holding.contents
-    return int(lengths.sum()) if contents is None else int((contents.columns[:, 0] != EMPTY).sum())
+    if contents is None:
+        return int(lengths.sum())
+    return int((contents.columns != EMPTY).sum()) / contents.columns.shape[1]
 
 
 def whole_of(layer: CacheLayerMixin, lengths: torch.Tensor) -> int:
     """Keys of all rows that the layer would hold had it dropped none: a plain layer's own."""
     if not isinstance(layer, CompressedLayer):
-        return keys_of(layer, lengths)
+        return round(keys_of(layer, lengths))
     window = layer.holding.window
     return int((lengths if window is None else lengths.clamp(max=window - 1)).sum())
 
@@ -123,7 +136,9 @@ def _(layer: CompressedLayer[BlockHolding], lengths: torch.Tensor) -> float:
     contents = layer.holding.contents
     if contents is None:
         return float(filled(layer.holding.plain, lengths))
-    return keys_of(layer, lengths) / max(1, contents.columns[:, 0].numel())
+    # Where heads keep different numbers of keys, the largest makes the room of all; it is no padding.
+    fullest = (contents.columns != EMPTY).sum(-1).amax(-1)
+    return int(fullest.sum()) / max(1, contents.columns[:, 0].numel())
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -196,8 +211,8 @@ def fresh_cache(model: Model, compress: Compress | None, seeds: Sequence[int]) -
 
 @contextmanager
 def watched_for(model: Model, compress: Compress | None) -> Iterator[None]:
-    """The model watched where a scorer asks for what its keys received, and left alone where none does."""
-    if compress is None or not compress.how.needs_received:
+    """The model watched where a scorer or a budget asks for what its keys received, and left alone where none does."""
+    if compress is None or not compress.needs_received:
         yield
         return
     with watch(model):

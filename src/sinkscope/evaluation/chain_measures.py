@@ -165,5 +165,6 @@ def writing_settings(model: Model) -> Settings:
 
 def _decoding(model: Model, options: MeasureOptions) -> Settings:
     settings = writing_settings(model)
-    cached = options.cached and isinstance(settings, Denoising)
-    return replace(settings, cache=options.blocks.cache) if cached else settings
+    if options.cached and isinstance(settings, Denoising):
+        return replace(settings, cache=options.blocks.cache)
+    return settings

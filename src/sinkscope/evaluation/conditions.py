@@ -100,7 +100,8 @@ class KeysCondition:
 
     @property
     def kept(self) -> str:
-        """Share or number of keys that were to stay: "0.5", "64 tokens"; "1" where nothing is dropped."""
+        """Share or number of keys that were to stay: "0.5", "64 tokens", "excess (epsilon 3, sum) + 32", the sinks of a
+        rule and a window; "1" where nothing is dropped."""
         return "1" if self.compression is None else budget_label(self.compression.much)
 
     def to_dict(self) -> dict[str, Any]:
@@ -178,8 +179,8 @@ def scorer_label(scorer: Scorer) -> str:
 
 
 def budget_label(budget: Budget) -> str:
-    """Share or number of keys: "0.5", "64 tokens", "by layer 1 x2, 0.5"; layers that are skipped are left out. Budgets
-    that differ are called differently."""
+    """Share or number of keys: "0.5", "64 tokens", "top-k 2 + 32", "by layer 1 x2, 0.5"; layers that are skipped are
+    left out. Budgets that differ are called differently."""
     _, plain = _without_skips(budget.to_plain())
     return _named(plain)
 
@@ -224,6 +225,8 @@ def _named(plain: Any) -> str:
         return short if float(short) == plain else repr(plain)
     if isinstance(plain, int):
         return f"{plain} tokens"
+    if "sinks" in plain:
+        return f"{keys_label(_read_keys(plain['sinks']))} + {plain['window']}"
     skipped, rest = _without_skips(plain)
     if skipped:  # of one layer among others
         return f"{_named(rest)} skip {' '.join(map(str, skipped))}"

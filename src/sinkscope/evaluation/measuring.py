@@ -149,6 +149,8 @@ def check_cell(cell: Cell[KeysCondition]) -> None:
         raise ValueError("decoding has no settings")
     if cell.condition.point is not None:
         number_in(stats, "kept", most=1)
+        if stats.get("sinks") is not None:
+            number_in(stats, "sinks", most=1)
         number_in(stats, "cache_bytes")
         whole_in(stats, "tokens")
         if stats["peak_memory"] is not None:

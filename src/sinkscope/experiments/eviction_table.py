@@ -48,10 +48,11 @@ def records(cells: Sequence[KeysCell]) -> list[Record]:
     score in `unit`, better when high or low; low, high: its 95 % interval; perplexity: exp of a score in nats.
     difference: score minus that with all keys. gain: how much better than random keys, their draws averaged.
     difference_p, gain_p: how probable it is by chance. unsure, difference_unsure, gain_unsure: why there is no
-    interval. kept: as asked for; kept_share: of the keys that a cache with all keys holds, what
-    stayed. cache_bytes: of an example right after dropping. peak_memory: bytes. masked, keys_cut, mass: which keys were
-    masked meanwhile, how many of them, and the attention that this removed. drop_seed: of random keys; seed,
-    max_example_tokens, texts, lengths, depths: of the examples. experiment: a digest of model and measure.
+    interval. kept: as asked for; kept_share: of the keys that a cache with all keys holds, what stayed; sinks_share:
+    what the budget's rule called sinks. cache_bytes: of an example right after dropping. peak_memory: bytes. masked,
+    keys_cut, mass: which keys were masked meanwhile, how many of them, and the attention that this removed. drop_seed:
+    of random keys; seed, max_example_tokens, texts, lengths, depths: of the examples. experiment: a digest of model and
+    measure.
     """
     return [_record(cell, cells) for cell in cells]
 
@@ -71,6 +72,7 @@ def _record(cell: KeysCell, cells: Sequence[KeysCell]) -> Record:
         "verdict": None if beside is None else beside.gain.verdict,
         "nothing_dropped": nothing_dropped(cell),
         "kept_share": stats["kept"],
+        "sinks_share": stats.get("sinks"),
         **{name: stats[name] for name in ("cache_bytes", "tokens")},
         "tokens_per_second": stats["tokens"] / cell.seconds,
         "peak_memory": stats["peak_memory"],

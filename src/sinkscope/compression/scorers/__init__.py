@@ -2,7 +2,7 @@
 
 from sinkscope.compression.scorers.base import SCORERS, CachedLayer, Rotation, Scorer, make_scorer, read_scorer, scorer
 from sinkscope.compression.scorers.by_key import HighKeyNorm, KeyDiff, KeyNorm, Protect, Random, Streaming, ValueNorm
-from sinkscope.compression.scorers.by_query import ExpectedAttention, ReceivedAttention, SnapKV, SparseDLLM
+from sinkscope.compression.scorers.by_query import ExpectedAttention, ReceivedAttention, Sinks, SnapKV, SparseDLLM
 
 __all__ = [
     "SCORERS",
@@ -16,6 +16,7 @@ __all__ = [
     "ReceivedAttention",
     "Rotation",
     "Scorer",
+    "Sinks",
     "SnapKV",
     "SparseDLLM",
     "Streaming",

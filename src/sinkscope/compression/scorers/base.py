@@ -16,14 +16,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, Protocol
 
 import torch
 
 from sinkscope.discovery import Register
 from sinkscope.errors import UserError
+from sinkscope.interventions.selecting import apply_rule
 from sinkscope.ordering import settled
+from sinkscope.sinks import Excess, SinkRule
 
 
 class Rotation(Protocol):
@@ -48,7 +51,8 @@ class CachedLayer:
     positions: torch.Tensor
     """(batch, kv_head, key): counted from the row's first real token. Heads differ once keys have been dropped."""
     real: torch.Tensor
-    """(batch, kv_head, key) boolean: slots that hold a key. Every head of a row holds as many."""
+    """(batch, kv_head, key) boolean: slots that hold a key. Every head of a row holds as many, unless attention decided
+    how many stayed before."""
     layer: int
     length: torch.Tensor
     """(batch,) real tokens of each row so far, dropped or not; in a block cache those before the block."""
@@ -73,8 +77,33 @@ class CachedLayer:
     received: torch.Tensor | None = None
     """(batch, head, key): attention paid to each key, summed over all real queries so far; None unless the scorer
     `needs_received`."""
+    fed_received: torch.Tensor | None = None
+    """(batch, head, fed key): the same of the keys that a block cache does not hold, the block's and with a prefix
+    cache those after it; None in a cache that grows."""
+    rule: SinkRule = field(default_factory=Excess)
+    """What the budget calls a sink; without a word of its own the published rule."""
     rotation: Rotation | None = None
     """None unless the scorer `needs_rotation`."""
+
+    @cached_property
+    def sinks(self) -> torch.Tensor:
+        """(batch, kv_head, key) boolean: keys that `rule` calls sinks in any query head of the group; needs received
+        attention. The rule sees all keys of the pass in their order, those that are computed anew among them."""
+        assert self.received is not None
+        received, kv_heads, keys = self.received.double(), self.keys.shape[1], self.received.shape[-1]
+        real, at = (one.repeat_interleave(self.groups, dim=1) for one in (self.real, self.positions))
+        if self.fed_received is not None:
+            fed = self.length.view(-1, 1, 1) + torch.arange(self.fed_received.shape[-1], device=at.device)
+            fed = fed.expand(-1, at.shape[1], -1)
+            received, at = torch.cat([received, self.fed_received.double()], dim=-1), torch.cat([at, fed], dim=-1)
+            real = torch.cat([real, torch.ones_like(fed, dtype=torch.bool)], dim=-1)
+        # Every real token has asked once; in a block cache those of the canvas, whose keys all are here.
+        asked = self.length if self.causal else real[:, 0].sum(-1)
+        order = at.masked_fill(~real, -1).argsort(dim=-1, stable=True)
+        means = (received / asked.clamp(min=1).view(-1, 1, 1)).gather(-1, order)
+        marks = apply_rule(self.rule, means, real.gather(-1, order))
+        by_head = torch.zeros_like(real).scatter(-1, order, marks)[..., :keys]
+        return by_group(by_head, kv_heads).any(2) & self.real
 
     @property
     def distance(self) -> torch.Tensor:
@@ -98,6 +127,8 @@ class Scorer(ABC):
     needs_queries: bool = False
     needs_received: bool = False
     needs_rotation: bool = False
+    one_order: bool = False
+    """Whether all key heads have one order, for which they must hold the same keys."""
     remembers: int = 0
     """Queries that must be kept from pass to pass while a model decodes; 0 without `needs_queries`."""
 

@@ -142,7 +142,7 @@ class Protect(Scorer):
             object.__setattr__(self, "scorer", make_scorer(self.scorer))
         if not isinstance(self.scorer, Scorer) or isinstance(self.scorer, Protect):
             raise UserError(f"Protect goes around one scorer that protects nothing yet, got {self.scorer!r}")
-        for name in ("name", "needs_queries", "needs_received", "needs_rotation", "remembers"):
+        for name in ("name", "needs_queries", "needs_received", "needs_rotation", "one_order", "remembers"):
             object.__setattr__(self, name, getattr(self.scorer, name))
 
     @property

@@ -44,6 +44,28 @@ class ReceivedAttention(Scorer):
         return told_apart(received / seen_by.clamp(min=1), cached.real)
 
 
+@scorer("sinks")
+@dataclass(frozen=True)
+class Sinks(Scorer):
+    """Keep the attention sinks, then the nearest tokens: `streaming` with found sinks in place of the first tokens.
+
+    What a sink is, the budget says: `KeepSinks` has a rule, by which it counts, and then the sinks and the window stay,
+    no key more or less. Under any other budget the rule is the published one (2510.15731: `excess`, epsilon 3 on scale
+    `sum`), and sinks that are more than the budget keeps stay from the left.
+
+    Received attention comes from the watcher: run it inside `with ss.watch(model):`.
+
+    Where it misleads: sinks are found once, by all queries so far, those of the question too where it was read; a sink
+    of later queries alone is gone. `ablate` marks sinks anew at every step, in an autoregressive model by the last
+    query's row, so one epsilon calls other keys sinks there.
+    """
+
+    needs_received = True
+
+    def importance(self, cached: CachedLayer) -> torch.Tensor:
+        return (-cached.distance.float()).masked_fill(cached.sinks, 1)  # distances are at least 1
+
+
 @scorer("snapkv")
 @dataclass(frozen=True)
 class SnapKV(Scorer):
@@ -102,6 +124,7 @@ class SparseDLLM(Scorer):
     last: int = 32
 
     needs_queries = True
+    one_order = True
 
     def __post_init__(self) -> None:
         check_whole("last of scorer 'sparse-dllm'", self.last, 1)

@@ -72,7 +72,7 @@ def paint(ax: Axes, rows: Sequence[KeysCell]) -> None:
                 points = {place + shift: found for place, found in there.items()}
                 score_line(ax, points, label, _look(number, name))
                 label = None
-                _mark_unequal(ax, rows, name, {keys[round(at - shift)]: (at, one) for at, one in points.items()})
+                mark_unequal(ax, rows, name, {keys[round(at - shift)]: (at, one) for at, one in points.items()})
     for place in range(2, len(keys)):
         if family_of(keys[place]) != family_of(keys[place - 1]):
             ax.axvline(place - 0.5, color=style.BASE, linewidth=0.5)
@@ -83,7 +83,7 @@ def paint(ax: Axes, rows: Sequence[KeysCell]) -> None:
     ax.set_ylim(bottom=-_FLOOR * ax.get_ylim()[1])  # points at 0 are seen whole
 
 
-def _mark_unequal(ax: Axes, rows: Sequence[KeysCell], control: str, points: dict[str, tuple[float, Outcome]]) -> None:
+def mark_unequal(ax: Axes, rows: Sequence[KeysCell], control: str, points: dict[str, tuple[float, Outcome]]) -> None:
     """A triangle at the points, by their keys, where the control is no equal of the sinks."""
     for one in contrasts(rows):
         if one.control == control and one.unequal is not None and one.keys in points:

@@ -64,7 +64,7 @@ def read_compressions(folder: Path) -> tuple[Compressed, ...]:
 
 
 def budget_order(rows: Sequence[KeysCell]) -> list[str]:
-    """The budgets that there are, all keys first, then falling ratios and falling numbers of keys."""
+    """The budgets that there are, all keys first, then falling ratios, falling numbers of keys and the others."""
     found = dict.fromkeys(row.condition.kept for row in rows if row.condition.compression is not None)
     return [WHOLE_KEPT, *sorted(found, key=_falling)]
 
@@ -72,7 +72,7 @@ def budget_order(rows: Sequence[KeysCell]) -> list[str]:
 def _falling(kept: str) -> tuple[int, float]:
     if kept.endswith(" tokens"):
         return 1, -float(kept.removesuffix(" tokens"))
-    return (2, inf) if kept.startswith("by layer") else (0, -float(kept))
+    return (0, -float(kept)) if kept.replace(".", "").isdigit() else (2, inf)
 
 
 def label_order(rows: Sequence[KeysCell]) -> list[str]:
