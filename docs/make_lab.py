@@ -21,21 +21,23 @@ from sinkscope.experiments.eviction import read_evictions
 from sinkscope.experiments.masking import KeysCell, read_maskings
 from sinkscope.experiments.points import Spread
 from sinkscope.families import load_model
+from sinkscope.files import write_whole
 from sinkscope.lab.studies import Finding, findings, read_lab
-from sinkscope.language.chains import Chains
+from sinkscope.language.chains import CHAIN_WORDS, Chains
 from sinkscope.sinks import Excess, SinkReport, summarise, table_rows
-from sinkscope.trace import Prompt, record
+from sinkscope.trace import Prompt, Recording, record
 
 OBJECTIVES = ("next-token", "masked-diffusion", "adapted")
-SEEDS = (0, 1, 2)
-TASKS = ("chain-writing", "back-copy", "recall")
+TASKS = "chain-writing,back-copy,recall"
+AT_STEP = "--detect same --first-step 0"
 MASKINGS: Mapping[str, str] = {
-    "strongest of the step before": "--rule top-k:1 --control random,equal-mass",
-    "strongest of the step": "--rule top-k:1 --control random,equal-mass-at-step --detect same --first-step 0",
-    "first token": "--rule first:1 --control random,equal-mass-at-step --detect same --first-step 0",
+    "strongest of the step before": "--task chain-writing --rule top-k:1 --control random,equal-mass",
+    "strongest of the step": f"--task {TASKS} --rule top-k:1 --control random,equal-mass-at-step {AT_STEP}",
+    "first token": f"--task {TASKS} --rule first:1 --control random,equal-mass-at-step {AT_STEP}",
 }
-
-
+WAYS = ("scores", "values", "mean", "resample")
+EPSILONS = (1, 2, 4, 8)
+TABLES = ("overview", "motion", "lifetimes", "distances", "kinds")
 DIFFUSION = (
     "registers=1", '{"registers":1,"registers_mode":"see-themselves"}', 'attention="learned-sink"',
     'attention="gated"', 'attention="sigmoid"',
@@ -65,18 +67,45 @@ def main(out: Path, *, quick: bool) -> None:
     limit = 6 if quick else 150
     for number, how in enumerate(MASKINGS.values()):
         folder = out / f"masked-{number}"
-        kept(f"ablate {models} --task {','.join(TASKS)} {how} --limit {limit} --out {folder}")
+        kept(f"ablate {models} {how} --limit {limit} --out {folder}")
     causal = " ".join(str(one) for one in folders if one.name.startswith("next-token"))
     dropped = out / "dropped"
     scorers = "--scorer key-norm,random,streaming:first=1 --ratio 0.25,0.5,0.75 --when prompt"
-    kept(f"compress {causal} --task {','.join(TASKS)} {scorers} --limit {limit} --out {dropped}")
+    kept(f"compress {causal} --task chain-writing {scorers} --limit {limit} --out {dropped}")
+    texts = write_reference(out / "reference.txt")
+    for way in WAYS:
+        stand_in = f"--how {way}" + (f" --reference {texts}" if way in ("mean", "resample") else "")
+        rule = f"--rule top-k:1 --control random {AT_STEP}"
+        kept(f"ablate {models} --task chain-writing {rule} {stand_in} --limit {limit} --out {out / f'way-{way}'}")
+    draw_threshold(out, causal, limit)
     print_shares(findings(read_lab(trio)))
     print_motion(folders, out / "traces", prompts=2 if quick else 16)
     for number, name in enumerate(MASKINGS):
         print_masked(name, read_maskings(out / f"masked-{number}"))
+    for way in WAYS:
+        print_masked(f"strongest of the step, {way}", read_maskings(out / f"way-{way}"))
     print_dropped(read_evictions(dropped))
     print_studies(findings(read_lab(varied)))
     sinkscope(f"figures --lab {varied} --only lab --format svg --out docs/figures/lab --overwrite")
+
+
+def write_reference(file: Path) -> Path:
+    """A hundred contexts of the chains, a line each, that stand-in values are taken from."""
+    tokens = Chains().sample(100, 40, torch.Generator().manual_seed(5)).tolist()
+    write_whole(file, "\n".join(" ".join(CHAIN_WORDS[token] for token in row[1:]) for row in tokens) + "\n")
+    return file
+
+
+def draw_threshold(out: Path, models: str, limit: int) -> None:
+    """Epsilon against what is masked, and what is saved when all but sinks and a window are dropped."""
+    rules = ",".join(f"excess:epsilon={one}" for one in EPSILONS)
+    budgets = ",".join(f"sinks:epsilon={one},window=4" for one in EPSILONS)
+    asked = f"--task chain-writing --limit {limit}"
+    masked, left = out / "epsilon-masked", out / "epsilon-dropped"
+    kept(f"ablate {models} {asked} --rule {rules} --control random {AT_STEP} --out {masked}")
+    kept(f"compress {models} {asked} --scorer sinks,random --budget {budgets} --when prompt --out {left}")
+    grids = f"--ablation {masked} --compression {left}"
+    sinkscope(f"figures {grids} --only threshold --format svg --out docs/figures/lab --overwrite")
 
 
 def objective_of(cell: KeysCell) -> str:
@@ -121,12 +150,14 @@ def print_motion(folders: Sequence[Path], traces: Path, prompts: int) -> None:
         "sharp chance": ("overview", "any_sharp"), "strongest receives": ("overview", "top_received"),
         "moves": ("motion", "moved"), "steps alive (median)": ("lifetimes", "median_lifetime"),
         "to the nearest mask": ("distances", "absolute"), "of any key": ("distances", "absolute_base"),
+        "heads with a sink": ("kinds", "sinks"), "no-op": ("kinds", "no_op"), "broadcast": ("kinds", "broadcast"),
+        "mixed": ("kinds", "mixed"), "value norm": ("kinds", "value_ratio"), "output": ("kinds", "output_share"),
     }  # fmt: skip
     found: dict[str, list[dict[str, float]]] = {}
     for folder in folders:
         objective = next(one for one in OBJECTIVES if folder.name.startswith(one))
         report = watched(folder, traces / f"{folder.name}.zarr", prompts)
-        rows = {table: table_rows(report.tables[table]) for table in ("overview", "motion", "lifetimes", "distances")}
+        rows = {table: table_rows(report.tables[table]) for table in TABLES}
         rows["distances"] = [row for row in rows["distances"] if row["mark"] == "nearest_masked"]
         means = {}
         for name, (table, column) in columns.items():
@@ -145,7 +176,8 @@ def watched(folder: Path, trace: Path, prompts: int) -> SinkReport:
     model = load_model(folder, dtype="float32", device="cpu")
     starts = Chains().sample(prompts, PROMPT, torch.Generator().manual_seed(7)).tolist()
     settings = writing_settings(model)
-    written = record(model, [Prompt(f"p{n}", one) for n, one in enumerate(starts)], settings, out=trace, overwrite=True)
+    asked = [Prompt(f"p{number}", one) for number, one in enumerate(starts)]
+    written = record(model, asked, settings, out=trace, overwrite=True, recording=Recording(kinds=True))
     return summarise(written, Excess(epsilon=3.0, scale="sum"))
 
 
@@ -154,7 +186,7 @@ def print_masked(name: str, cells: Sequence[KeysCell]) -> None:
     print(f"\n{name}:\n\n| objective | task | plain | sinks | {' | '.join(_controls(cells))} |")
     print(f"|---|---|---|---|{'---|' * len(_controls(cells))}")
     for objective in OBJECTIVES:
-        for task in TASKS:
+        for task in dict.fromkeys(cell.task for cell in cells):
             some = [cell for cell in cells if objective_of(cell) == objective and cell.task == task]
             print(f"| {objective} | {task} | {' | '.join(_scores(some))} |")
 
