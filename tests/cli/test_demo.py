@@ -1,7 +1,7 @@
 """`sinkscope demo`: what it says is what the traces hold, on one screen of 80 columns and as one document.
 
-The chains are untrained here, of the shipped ones' kind: what is said of them follows from the numbers all the same. Each
-demo runs once.
+The chains are untrained here, of the shipped ones' kind: what is said of them follows from the numbers all the same.
+Each demo runs once.
 """
 
 import contextlib
@@ -32,7 +32,6 @@ Done = tuple[dict[str, Any], str, Path]
 """The document, the screen and the folder."""
 
 
-@pytest.fixture(scope="module")
 def ran(*arguments: object) -> str:
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):

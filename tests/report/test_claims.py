@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from sinkscope.report.claims import Told, sentences, verdict
+from sinkscope.report.claims import Told, introduction, sentences, verdict
 
 MEASURES = ("first", "moved", "strong", "received")
 
@@ -47,11 +47,11 @@ def test_the_first_token_is_named_only_where_all_have_the_same() -> None:
 @pytest.mark.parametrize(
     ("moved", "chance", "said"),
     [
-        ([0.12, 0.18], 0.2, "dlm's move 5.0 times as often as ar's (15 % against 3 %): as published"),
-        ([0.01, 0.29], 0.2, "5.0 times as often as ar's (15 % against 3 %), though not in every text: as published"),
-        ([0.01, 0.03], 0.2, "dlm's move no more often than ar's (2 % against 3 %): not as published"),
+        ([0.12, 0.18], 0.2, "dlm's move 5.0 times as often (15 % against 3 %): as published."),
+        ([0.01, 0.29], 0.2, "5.0 times as often (15 % against 3 %): as published on average, not in every text."),
+        ([0.01, 0.03], 0.2, "dlm's move no more often (2 % against 3 %): not as published"),
         ([0.0, 0.0], 0.2, "not as published"),
-        ([0.12, 0.18], 1.0, "(15 % against 3 %), but relative to chance no more"),
+        ([0.12, 0.18], 1.0, "(15 % against 3 %), but relative to chance no more: not as published"),
     ],
 )
 def test_the_verdict_turns_with_the_numbers(moved: list[float], chance: float, said: str) -> None:
@@ -61,15 +61,15 @@ def test_the_verdict_turns_with_the_numbers(moved: list[float], chance: float, s
 
 
 def test_what_moves_but_is_weak_is_said_to_be_weak() -> None:
-    assert "as published; but only 20 % of them receive more than .3" in verdict([AR, DLM])
+    assert "as published, and only 20 % of them receive more than .3" in verdict([AR, DLM])
 
 
 @pytest.mark.parametrize(
     ("first", "said"),
     [
-        ([0.9, 1.0], "ar's stay on the first token"),
-        ([0.3, 0.4], "ar's are on the first token more than by chance, but not mostly"),
-        ([0.9, 0.1], "ar's are not on the first token by more than chance"),
+        ([0.9, 1.0], "ar's strongest keys stay on the first token"),
+        ([0.3, 0.4], "ar's strongest keys are at the first token more than by chance, but not mostly"),
+        ([0.9, 0.1], "ar's strongest keys are not at the first token by more than chance"),
     ],
 )
 def test_whether_those_of_the_causal_model_stay(first: list[float], said: str) -> None:
@@ -78,7 +78,7 @@ def test_whether_those_of_the_causal_model_stay(first: list[float], said: str) -
 
 def test_a_model_whose_strongest_keys_never_move() -> None:
     still = told("ar", causal=True, first=[1.0, 1.0], moved=[0.0, 0.0])
-    assert "dlm's move and ar's never do (15 % against 0 %)" in verdict([still, DLM])
+    assert "dlm's move where ar's never do (15 % against 0 %)" in verdict([still, DLM])
 
 
 def test_small_shares_are_not_rounded_to_none_and_numbers_come_as_json() -> None:
@@ -88,3 +88,11 @@ def test_small_shares_are_not_rounded_to_none_and_numbers_come_as_json() -> None
     assert found["moved"]["texts"] == [0.001, None]
     assert found["first"] == {"value": 0.998, "chance": 0.2, "texts": [0.998] * 2, "texts_chance": [0.2] * 2}
     assert (found["fair"], found["first_token"], found["causal"]) == (0.05, "<bos>", True)
+
+
+def test_how_each_model_writes_is_told_first() -> None:
+    other = told("other", causal=False, moved=[0.1])
+    assert introduction([AR, DLM]).endswith("ar writes from left to right; dlm fills masks in any order.")
+    assert introduction([DLM, AR, other]).endswith(
+        "ar writes from left to right; dlm and other fill masks in any order."
+    )

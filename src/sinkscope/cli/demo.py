@@ -276,11 +276,12 @@ def _document(watched: Sequence[_Watched], page: Path, tables: bool) -> dict[str
 
 
 def _print(watched: Sequence[_Watched], page: Path, real: bool) -> None:
-    from sinkscope.report.claims import sentences
+    from sinkscope.report.claims import introduction, sentences
     from sinkscope.report.strip import Legend
 
-    width = min(WIDTH, console.out.width)
-    for question, answer in sentences([one.told for one in watched]):
+    width, told = min(WIDTH, console.out.width), [one.told for one in watched]
+    console.out.print(Text(introduction(told)), width=width)
+    for question, answer in sentences(told):
         console.out.print(Text.assemble((question, "bold"), f" {answer}"), width=width)
     console.out.print(Text(f"{_counts(watched)} a model, {ABOUT}", style="dim"), width=width)
     low, high = ROWS

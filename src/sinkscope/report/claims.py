@@ -9,7 +9,7 @@ published claim holds here is told by how often strongest keys change place, as 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +57,21 @@ class Told:
     @property
     def _fair(self) -> float:
         return float(self.measures["fair"].mean())
+
+
+def introduction(models: Sequence[Told]) -> str:
+    """What a sink is, and how each model writes."""
+    causal = [model.name for model in models if model.causal]
+    others = [model.name for model in models if not model.causal]
+    ways = [
+        f"{_joined(iter(names))} {verb if len(names) == 1 else verb_of_many} {how}"
+        for names, verb, verb_of_many, how in (
+            (causal, "writes", "write", "from left to right"),
+            (others, "fills", "fill", "masks in any order"),
+        )
+        if names
+    ]
+    return f"An attention sink is a token that most others look at. {'; '.join(ways)}."
 
 
 def sentences(models: Sequence[Told]) -> list[tuple[str, str]]:
@@ -107,37 +122,28 @@ def _aside(models: Sequence[Told], name: str) -> str:
 
 
 def _stays(model: Told) -> str:
-    more = _in_all(model, lambda one: one.sel(origin="own") > one.sel(origin="shuffled"), "first")
-    if more and model.share("first") > 0.5:
-        return f"{model.name}'s stay on the first token"
-    return f"{model.name}'s are not on the first token by more than chance" if not more else (
-        f"{model.name}'s are on the first token more than by chance, but not mostly"
-    )  # fmt: skip
-
-
-def _in_all(model: Told, asked: Callable[[xr.DataArray], xr.DataArray], name: str) -> bool:
-    return bool(asked(model.measures[name]).all())
+    first = model.measures["first"]
+    if not bool((first.sel(origin="own") > first.sel(origin="shuffled")).all()):
+        return f"{model.name}'s strongest keys are not at the first token by more than chance"
+    if model.share("first") > 0.5:
+        return f"{model.name}'s strongest keys stay on the first token"
+    return f"{model.name}'s strongest keys are at the first token more than by chance, but not mostly"
 
 
 def _compared(model: Told, still: Told) -> str:
     """How a bidirectional model's strongest keys move, beside a causal one's."""
-    ours, theirs = model.share("moved"), still.share("moved")
-    than = f"({_percent(ours)} against {_percent(theirs)})"
-    if not ours > theirs:
-        return f"{model.name}'s move no more often than {still.name}'s {than}: not as published"
-    times = f"{ours / theirs:.1f} times as often as {still.name}'s" if theirs else f"and {still.name}'s never do"
-    apart = float(model.measures["moved"].sel(origin="own").min()) > float(
-        still.measures["moved"].sel(origin="own").max()
-    )
-    surely = "" if apart else ", though not in every text"
+    ours, theirs = (one.measures["moved"].sel(origin="own") for one in (model, still))
+    often, other = model.share("moved"), still.share("moved")
+    than = f"({_percent(often)} against {_percent(other)})"
+    if not often > other:
+        return f"{model.name}'s move no more often {than}: not as published"
+    times = f"{often / other:.1f} times as often" if other else f"where {still.name}'s never do"
     if not _lift(model) > _lift(still):
-        return f"{model.name}'s move {times} {than}{surely}, but relative to chance no more"
-    weak = (
-        f"; but only {_percent(model.share('strong'))} of them receive more than .3"
-        if model.share("strong") < 0.5
-        else ""
-    )
-    return f"{model.name}'s move {times} {than}{surely}: as published{weak}"
+        return f"{model.name}'s move {times} {than}, but relative to chance no more: not as published"
+    apart = "as published" if float(ours.min()) > float(theirs.max()) else "as published on average, not in every text"
+    strong = model.share("strong")
+    weak = f", and only {_percent(strong)} of them receive more than .3" if strong < 0.5 else ""
+    return f"{model.name}'s move {times} {than}: {apart}{weak}"
 
 
 def _lift(model: Told) -> float:
