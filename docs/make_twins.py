@@ -1,39 +1,45 @@
-"""Print the tables of docs/results/twins.md and demo.md: scores, and where the twins' attention goes in their demo.
+"""Print the tables of docs/results/twins.md and demo.md: scores, where the twins' attention goes, the demos' claims.
 
     OMP_NUM_THREADS=1 python docs/make_twins.py
 
-Scores are those of the packaged model cards; the demo runs anew, in half a minute. Traces go to runs/make-twins.
+Scores are those of the packaged model cards; traces and demos run anew, in a few minutes. They go to runs/make-twins.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import sinkscope
+import sinkscope as ss
 from sinkscope.cli.main import run
-from sinkscope.evaluation import LITTLE
+from sinkscope.evaluation import LITTLE, examples, find_task
+from sinkscope.sinks import SinkReport, summarise
+from sinkscope.trace import Prompt, Trace, record
 from sinkscope.training import KINDS
 from sinkscope.training.export import read_scores
 
-PACKAGED = Path(sinkscope.__file__).parent / "twins"
+PACKAGED = Path(ss.__file__).parent / "twins"
+RUNS = Path("runs/make-twins")
+PROBLEMS = ("arithmetic-1", "passkey", "lookup", "tracking", "copy", "sort")
+CANVAS = 12
+"""Tokens, enough for the longest answer to these."""
+CLAIMS = {
+    "strongest key at the first token": "first",
+    "strongest key changes from step to step": "moved",
+    "strongest key receives more than .3": "strong",
+    "the strongest key receives": "received",
+}
 
 
 def main() -> None:
     """Print all tables."""
     print_scores()
-    said = StringIO()
-    with redirect_stdout(said):
-        code = run(["demo", "--out", "runs/make-twins", "--json"])
-    if code != 0:
-        raise SystemExit(code)
-    demo = json.loads(said.getvalue())
-    print_layers(demo)
-    print_overview(demo)
-    for finding in demo["findings"]:
-        print("-", finding)
+    traces = {name: recorded(name) for name in KINDS}
+    print_layers(traces)
+    for demo in (demo_of(), demo_of("--real")):
+        print_claims(demo)
 
 
 def print_scores() -> None:
@@ -46,41 +52,63 @@ def print_scores() -> None:
         print(f"| {task} | {' | '.join(shares)} |")
 
 
-def print_layers(demo: Mapping[str, Any]) -> None:
-    """By layer: what the strongest key receives in finished texts, and how often a head's strongest key changes."""
-    print(f"\n| layer | {' | '.join(demo['finished'])} | {', top moves | '.join(demo['finished'])}, top moves |")
-    print(f"|---|{'---|' * 2 * len(KINDS)}")
-    moved = [values(report, "motion", "moved") for report in demo["reports"]]
-    for layer, numbers in enumerate(zip(*demo["finished"].values(), *moved, strict=True)):
-        print(f"| {layer} | {' | '.join(f'{number:.3f}'.removeprefix('0') for number in numbers)} |")
-
-
-def print_overview(demo: Mapping[str, Any]) -> None:
-    """The demo in five rows."""
-    print(f"\n| | {' | '.join(demo['finished'])} |\n|---|{'---|' * len(KINDS)}")
-    reports = demo["reports"]
-    rows = {
-        "rows with a sink": [values(one, "overview", "any") for one in reports],
-        "the strongest token of a row receives": [values(one, "overview", "top_received") for one in reports],
-        "in whole passes over the finished texts": [sum(one) / len(one) for one in demo["finished"].values()],
-        "strongest on average, at so many steps": [values(one, "tokens", "top_frequency")[0] for one in reports],
-        "a head's strongest token changes": [sum(moves) / len(moves) for moves in map(moves_of, reports)],
+def recorded(name: str) -> Trace:
+    """One held-out problem of each kind, answered in the twin's own way."""
+    model = ss.load_model(name, dtype="float32", device="cpu")
+    prompts = [Prompt(task, examples(find_task(task), 1)[0].prompt) for task in PROBLEMS]
+    ways = {
+        False: ss.Decoding(max_new_tokens=CANVAS),
+        True: ss.Denoising(gen_length=CANVAS, block_length=4, steps=None),
     }
-    for what, numbers in rows.items():
-        print(f"| {what} | {' | '.join(f'{number:.1%}' for number in numbers)} |")
-    print("| strongest on average | ", " | ".join(values(one, "tokens", "text")[0] for one in reports), "|\n")
+    return record(model, prompts, ways[model.family.bidirectional], out=RUNS / f"{name}.zarr", overwrite=True)
 
 
-def moves_of(report: Mapping[str, Any]) -> list[float]:
-    """Share of steps at which the strongest key of a layer's heads changes."""
-    found: list[float] = values(report, "motion", "moved")
+def print_layers(traces: Mapping[str, Trace]) -> None:
+    """By layer: what the strongest key receives in finished texts, and how often a head's strongest key changes. Then
+    what is strongest on average."""
+    rule = ss.Excess(epsilon=3.0, scale="sum")
+    reports = [summarise(trace, rule, tables=("tokens", "motion")) for trace in traces.values()]
+    print(f"\n| layer | {' | '.join(traces)} | {', top moves | '.join(traces)}, top moves |")
+    print(f"|---|{'---|' * 2 * len(traces)}")
+    columns = [*map(finished, traces.values()), *(one.tables["motion"]["moved"].values for one in reports)]
+    for layer, numbers in enumerate(zip(*columns, strict=True)):
+        print(f"| {layer} | {' | '.join(f'{number:.3f}'.removeprefix('0') for number in numbers)} |")
+    print("\nstrongest on average:", "; ".join(map(strongest, traces, reports)))
+
+
+def finished(trace: Trace) -> Sequence[float]:
+    """What the strongest key receives when the finished text is passed whole, by layer: mean over heads, samples."""
+    tops = [sample["final_received"].astype("float64").max("position").mean("head").values for sample in trace]
+    return [float(sum(values) / len(tops)) for values in zip(*tops, strict=True)]
+
+
+def strongest(name: str, report: SinkReport) -> str:
+    """The token that is strongest on average, and at how many steps."""
+    tokens = report.tables["tokens"]
+    return f"{name}: {str(tokens['text'].values[0])!r} at {float(tokens['top_frequency'][0]):.1%} of steps"
+
+
+def demo_of(*options: str) -> dict[str, Any]:
+    """The document of the demo."""
+    said = StringIO()
+    with redirect_stdout(said):
+        code = run(["demo", "--out", str(RUNS / "-".join(["demo", *options]).replace("--", "")), "--json", *options])
+    if code != 0:
+        raise SystemExit(code)
+    found: dict[str, Any] = json.loads(said.getvalue())
     return found
 
 
-def values(report: Mapping[str, Any], table: str, name: str) -> Any:
-    """Numbers of a table of the demo, or names."""
-    held = report["tables"][table]
-    return held["coords"][name] if name in held["coords"] else held["data"][name]["values"]
+def print_claims(demo: Mapping[str, Any]) -> None:
+    """Each claim by model with its chance in parentheses, and the verdict."""
+    claims = demo["claims"]
+    print(f"\n| share (by chance) | {' | '.join(claims)} |\n|---|{'---|' * len(claims)}")
+    for what, name in CLAIMS.items():
+        cells = [f"{one[name]['value']:.1%} ({one[name]['chance']:.1%})".replace("%", " %") for one in claims.values()]
+        print(f"| {what} | {' | '.join(cells)} |")
+    fair = [f"{one['fair']:.1%}".replace("%", " %") for one in claims.values()]
+    print(f"| a fair share | {' | '.join(fair)} |")
+    print(f"\n{demo['verdict']}")
 
 
 if __name__ == "__main__":

@@ -85,6 +85,7 @@ MEASURES = (
 )  # fmt: skip
 MAX_EXAMPLE_TOKENS = 64
 TWINS = ("twin-ar", "twin-dlm", "twin-adapted")
+CHAINS = ("chain-ar", "chain-dlm", "chain-adapted")
 
 FIGURES = filed("report/figures")
 FORMATS = ("svg", "pdf", "png")

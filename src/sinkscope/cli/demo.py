@@ -1,51 +1,72 @@
-"""`sinkscope demo`: the main job on the twins that come with sinkscope, or with `--real` on two real models.
+"""`sinkscope demo`: what is claimed of attention sinks, asked of small models that have them, or with `--real` of two
+real ones: a sentence a claim, each beside its chance, a picture a model, and a page.
 
-The twins share architecture, documents and tokens, and differ in their objective alone; they answer the same held-out
-problems. The real models are SmolLM2-135M-Instruct, autoregressive, and rxnmapper's ALBERT, a masked model over
-reaction SMILES, denoised from nearly all masked to none. All are traced, their sinks are found, and what the tables say
-is told in words, computed from the tables.
+The three chains share architecture, data and tokens, and differ in their objective alone; they go on with the same
+beginnings. The real models are SmolLM2-135M-Instruct, autoregressive, and rxnmapper's ALBERT, a masked model over
+reaction SMILES, denoised from nearly all masked to none. All are traced, and asked in whole passes over the text of
+each step, so that models of both kinds are compared alike. Every word of the sentences follows from the numbers.
 """
 
 from __future__ import annotations
 
+import json
+import webbrowser
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.text import Text
 
 from sinkscope.cli import console
-from sinkscope.cli.choices import TWINS
+from sinkscope.cli.choices import CHAINS
 from sinkscope.cli.groups import add_command
 from sinkscope.cli.options import Json
+from sinkscope.cli.showing import has_screen
 from sinkscope.errors import UserError
 
 if TYPE_CHECKING:
     from sinkscope.decoding.settings import Settings
     from sinkscope.families import Model
+    from sinkscope.report.claims import Told
+    from sinkscope.report.strip import Strip
     from sinkscope.sinks import SinkReport
+    from sinkscope.sinks.whole_passes import WholePasses
     from sinkscope.trace import Progress, Prompt, Trace
 
     Work = Callable[[Model], tuple[list[Prompt], Settings]]
 
-PROBLEMS = ("arithmetic-1", "passkey", "lookup", "tracking", "copy", "sort")
-CANVAS = 12
-"""Tokens, enough for the longest answer to these."""
+BEGINNINGS, GIVEN = 8, 6
+"""Texts of the chains, and how many tokens of each are given."""
+SEED = 20_261_130
+"""Of the beginnings; trainings draw theirs from other seeds."""
 QUESTIONS = (
     "Why is the sky blue?",
     "A farmer has 12 eggs and sells 5. How many are left?",
     "Name three fruits that are red.",
 )
+ANSWER = 24
+"""Tokens of an answer to a question."""
 REACTIONS = {
-    "esterification": "CC(=O)O.OCC>>CC(=O)OCC",
     "amide": "O=C(O)c1ccccc1.NCCN1CCOCC1>>O=C(NCCN1CCOCC1)c1ccccc1",
+    "esterification": "CC(=O)O.OCC>>CC(=O)OCC",
     "suzuki": "OB(O)c1ccccc1.Brc1ccncc1>>c1ccc(-c2ccncc2)cc1",
 }
 MASKED_SHARE = 0.9
 TABLES = ("overview", "layers", "positions", "tokens", "classes", "motion")
-
+WIDTH = 80
+"""Columns that the screen takes at most."""
+ROWS = 7, 14
+"""Rows of a strip, on a low and on a high screen."""
+AROUND = 32
+"""Lines of the screen that are no rows of a strip."""
+ABOUT = (
+    "all layers, heads and steps, in whole passes. Chance: the same maps with each query's weights shuffled among the "
+    "keys that it sees."
+)
 FINISHED = "top receives, finished text"
 
 
@@ -54,23 +75,96 @@ def add_to(app: typer.Typer) -> None:
     add_command(app, "demo", _demo)
 
 
+def _demo(
+    out: Annotated[
+        Path, typer.Option(help="Folder for traces and page; those of an earlier demo are replaced.")
+    ] = Path("runs/demo"),
+    real: Annotated[bool, typer.Option("--real", help="Two real models instead of the small ones.")] = False,
+    tables: Annotated[bool, typer.Option("--tables", help="Also print the tables of the traces.")] = False,
+    open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Ask models that differ in how they generate what is claimed of attention sinks: sentences, a picture, a page."""
+    if (out / "zarr.json").exists():
+        raise UserError(f"{out} is a trace itself: name a folder for the traces of the demo (--out)")
+    names: tuple[str, ...] = ("smollm2-135m", "rxnmapper") if real else CHAINS
+    watched = [_watch(name, _real_work if real else _chain_work, out, as_json) for name in names]
+    page = _write_page(watched, out)
+    if as_json:
+        console.print_json(_document(watched, page, tables))
+    else:
+        _print(watched, page, real)
+        if tables:
+            _print_tables(watched)
+    if open_page:
+        _open(page, as_json)
+
+
 @dataclass(frozen=True)
 class _Watched:
-    """A model's trace and what its tables say."""
+    """A model's trace, and whole passes over each of its texts."""
 
+    name: str
+    causal: bool
+    path: Path
     trace: Trace
-    report: SinkReport
+    passes: Sequence[WholePasses]
+
+    @cached_property
+    def told(self) -> Told:
+        """What is measured of the strongest keys."""
+        from sinkscope.report.claims import Told
+        from sinkscope.sinks.whole_passes import strongest_keys
+
+        measures = strongest_keys(self.passes)
+        return Told(name=self.name, causal=self.causal, token=self.tokens[0], measures=measures)
+
+    @cached_property
+    def head(self) -> tuple[int, int, float]:
+        """Layer and head whose strongest key receives most, and how much: a mean over steps and texts."""
+        tops = [one.received.max("position").mean("step").values for one in self.passes]
+        mean = sum(tops) / len(tops)  # (layer, head)
+        layer, head = divmod(int(mean.argmax()), mean.shape[1])
+        return layer, head, float(mean[layer, head])
 
     @property
-    def name(self) -> str:
-        return str(self.report.model["name"])
+    def tokens(self) -> list[str]:
+        """Those of the first text, as they read."""
+        from sinkscope.report.traces import token_text
+        from sinkscope.sinks import Lexicon
+
+        sample = self.trace[0]
+        lexicon = Lexicon.of(sample)
+        return [token_text(lexicon, int(token)) for token in sample["sequence"].values]
+
+    def strip(self, rows: int) -> Strip:
+        """The first text in the head whose strongest key receives most."""
+        from sinkscope.report.strip import Strip
+        from sinkscope.sinks import Excess
+
+        layer, head, share = self.head
+        received = self.passes[0].received.isel(layer=layer, head=head)
+        mask = self.trace.attrs["model"]["mask_token_id"]
+        canvas = self.trace[0]["canvas"].transpose("step", "position")
+        return Strip(
+            received=received,
+            sinks=Excess(epsilon=3.0, scale="sum").marks(received),
+            masked=None if mask is None or self.causal else canvas == mask,
+            tokens=self.tokens[: received.sizes["position"]],
+            rows=rows,
+            title=f"{self.name}, layer {layer} head {head}, of all heads that with the strongest keys ({share:.2f})",
+        )
+
+    @cached_property
+    def report(self) -> SinkReport:
+        """The tables of the trace."""
+        from sinkscope.sinks import Excess, summarise
+
+        return summarise(self.trace, Excess(epsilon=3.0, scale="sum"), tables=TABLES)
 
     @property
     def finished(self) -> list[float]:
-        """What the strongest key receives when the finished text is passed whole, by layer: mean over heads, samples.
-
-        The one measure for which models that feed one token and models that feed all are asked alike.
-        """
+        """What the strongest key receives when finished texts are passed whole, by layer: mean over heads, samples."""
         tops = [sample["final_received"].astype("float64").max("position").mean("head") for sample in self.trace]
         return [float(sum(values) / len(tops)) for values in zip(*(top.values for top in tops), strict=True)]
 
@@ -80,35 +174,9 @@ class _Watched:
         return table_rows(self.report.tables[table])
 
 
-def _demo(
-    out: Annotated[Path, typer.Option(help="Folder for the traces; those of an earlier demo are replaced.")] = Path(
-        "runs/demo"
-    ),
-    real: Annotated[bool, typer.Option("--real", help="Two real models instead of the twins.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Trace models that differ in how they generate, and compare where their attention goes."""
-    names: tuple[str, ...] = ("smollm2-135m", "rxnmapper") if real else TWINS
-    work = _real_work if real else _twin_work
-    if (out / "zarr.json").exists():
-        raise UserError(f"{out} is a trace itself: name a folder for the traces of the demo (--out)")
-    watched = [_watch(name, work, out, as_json) for name in names]
-    findings = [finding for one in watched for finding in _findings(one)]
-    answers = [] if real else _answers(watched)
-    if as_json:
-        reports = [one.report.to_dict() for one in watched]
-        finished = {one.name: one.finished for one in watched}
-        console.print_json({"reports": reports, "finished": finished, "findings": findings, "answers": answers})
-        return
-    if answers:
-        rows = [list(answer.values()) for answer in answers]
-        console.out.print(console.table("Answers to held-out problems", list(answers[0]), rows))
-    _print(watched, findings, out)
-
-
 def _watch(name: str, work: Work, out: Path, quiet: bool) -> _Watched:
     from sinkscope.families import load_model
-    from sinkscope.sinks import Excess, summarise
+    from sinkscope.sinks.whole_passes import whole_passes
     from sinkscope.trace import record
 
     with console.progress(quiet) as bar:
@@ -120,21 +188,38 @@ def _watch(name: str, work: Work, out: Path, quiet: bool) -> _Watched:
         def observe(now: Progress) -> None:
             bar.update(task, completed=now.samples_done)
 
-        trace = record(model, prompts, settings, out=out / f"{name}.zarr", overwrite=True, observer=observe)
-        bar.update(task, description=f"sinks of {name}", completed=len(prompts))
-        return _Watched(trace, summarise(trace, Excess(epsilon=3.0, scale="sum"), tables=TABLES))
+        path = out / f"{name}.zarr"
+        trace = record(
+            model, prompts, settings, out=path, overwrite=True, batch_size=_together(prompts), observer=observe
+        )
+        bar.update(task, description=f"whole passes of {name}", completed=len(prompts))
+        passes = [whole_passes(model, sample) for sample in trace]
+    return _Watched(name, not model.family.bidirectional, path, trace, passes)
 
 
-def _twin_work(model: Model) -> tuple[list[Prompt], Settings]:
-    """One held-out problem of each kind, and the twin's own way to generate."""
+def _together(prompts: Sequence[Prompt]) -> int:
+    """All at once where none needs padding."""
+    lengths = {len(one.content) for one in prompts if isinstance(one.content[0], int)}
+    return len(prompts) if len(lengths) == 1 else 1
+
+
+def _chain_work(model: Model) -> tuple[list[Prompt], Settings]:
+    """Beginnings of texts of the model's own chain, gone on with to the length of its contexts, sampled."""
+    import torch
+
     from sinkscope.decoding import Decoding, Denoising
-    from sinkscope.evaluation import examples, find_task
+    from sinkscope.families.packaged import find_packaged
+    from sinkscope.lab.exporting import RECIPE
+    from sinkscope.lab.recipe import lab_recipe
     from sinkscope.trace import Prompt
 
-    prompts = [Prompt(task, examples(find_task(task), 1)[0].prompt) for task in PROBLEMS]
+    recipe = lab_recipe(json.loads((find_packaged(model.name) / RECIPE).read_text(encoding="utf-8")))
+    texts = recipe.chains.sample(BEGINNINGS, recipe.length, torch.Generator().manual_seed(SEED))
+    prompts = [Prompt(f"text-{number}", text[:GIVEN].tolist()) for number, text in enumerate(texts)]
+    count = recipe.length - GIVEN
     if not model.family.bidirectional:
-        return prompts, Decoding(max_new_tokens=CANVAS)
-    return prompts, Denoising(gen_length=CANVAS, block_length=4, steps=None)
+        return prompts, Decoding(max_new_tokens=count, temperature=1.0)
+    return prompts, Denoising(gen_length=count, block_length=None, steps=None, temperature=1.0)
 
 
 def _real_work(model: Model) -> tuple[list[Prompt], Settings]:
@@ -144,7 +229,7 @@ def _real_work(model: Model) -> tuple[list[Prompt], Settings]:
 
     if not model.family.bidirectional:
         chats = [[{"role": "user", "content": question}] for question in QUESTIONS]
-        return [Prompt(f"question-{n}", chat) for n, chat in enumerate(chats)], Decoding(max_new_tokens=24)
+        return [Prompt(f"question-{n}", chat) for n, chat in enumerate(chats)], Decoding(max_new_tokens=ANSWER)
     prompts = [Prompt(name, _masked(model, smiles)) for name, smiles in REACTIONS.items()]
     return prompts, Denoising(gen_length=0, block_length=None, steps=None)
 
@@ -163,21 +248,67 @@ def _masked(model: Model, text: str) -> list[int]:
     return [mask if place in masked else token for place, token in enumerate(tokens)]
 
 
-def _answers(watched: Sequence[_Watched]) -> list[dict[str, str]]:
-    """The problems, and what each twin answers, with a cross where it is wrong."""
-    from sinkscope.evaluation import examples, find_task
+def _write_page(watched: Sequence[_Watched], out: Path) -> Path:
+    """The page of all traces."""
+    from sinkscope.report.page import choose, write_report
 
-    found = []
-    for task in PROBLEMS:
-        [example] = examples(find_task(task), 1)
-        said = {one.name: str(one.trace[task].attrs["text"]).strip() for one in watched}
-        right = find_task(task).is_right
-        marked = {name: text if right(example.answer, text) else f"{text} (wrong)" for name, text in said.items()}
-        found.append({"task": task, "problem": example.prompt, "answer": example.answer, **marked})
+    showings, _ = choose([one.path for one in watched])
+    return write_report(showings, out / "demo.html", overwrite=True).file
+
+
+def _document(watched: Sequence[_Watched], page: Path, tables: bool) -> dict[str, Any]:
+    from sinkscope.report.claims import sentences, verdict
+
+    told = [one.told for one in watched]
+    heads = {one.name: dict(zip(("layer", "head", "received"), one.head, strict=True)) for one in watched}
+    found: dict[str, Any] = {
+        "claims": {one.name: one.to_dict() for one in told},
+        "sentences": [{"question": question, "answer": answer} for question, answer in sentences(told)],
+        "verdict": verdict(told),
+        "heads": heads,
+        "traces": {one.name: str(one.path) for one in watched},
+        "page": str(page),
+    }
+    if tables:
+        found["reports"] = [one.report.to_dict() for one in watched]
+        found["finished"] = {one.name: one.finished for one in watched}
     return found
 
 
-def _print(watched: Sequence[_Watched], findings: Sequence[str], out: Path) -> None:
+def _print(watched: Sequence[_Watched], page: Path, real: bool) -> None:
+    from sinkscope.report.claims import introduction, sentences
+    from sinkscope.report.strip import Legend
+
+    width, told = min(WIDTH, console.out.width), [one.told for one in watched]
+    console.out.print(Text(introduction(told)), width=width)
+    for question, answer in sentences(told):
+        console.out.print(Text.assemble((question, "bold"), f" {answer}"), width=width)
+    console.out.print(Text(f"{_counts(watched)} a model, {ABOUT}", style="dim"), width=width)
+    low, high = ROWS
+    rows = (console.out.height - AROUND) // len(watched) if console.out.is_terminal else high
+    for one in watched:
+        console.out.print()
+        console.out.print(one.strip(max(low, min(high, rows))), width=width)
+    console.out.print(Legend(), width=width)
+    console.out.print()
+    console.say(f"{page}: all texts, layers and heads, step by step (--open opens it)")
+    if real:
+        console.say_next(("sinks", *(one.path for one in watched), "--table", "all"))
+    else:
+        console.say_next(("demo", "--real", "--out", f"{page.parent}-real"))
+
+
+def _counts(watched: Sequence[_Watched]) -> str:
+    counts = sorted({len(one.passes) for one in watched})
+    return f"{' or '.join(map(str, counts))} texts"
+
+
+def _open(page: Path, quiet: bool) -> None:
+    if not has_screen() or not webbrowser.open(page.absolute().as_uri()):
+        console.say(f"note: no browser was opened, there is none on this screen; open {page}", err=quiet)
+
+
+def _print_tables(watched: Sequence[_Watched]) -> None:
     names = [one.name for one in watched]
     overviews = [one.rows("overview")[0] for one in watched]
     rows = [[key.replace("_", " "), *(overview[key] for overview in overviews)] for key in overviews[0]]
@@ -189,13 +320,6 @@ def _print(watched: Sequence[_Watched], findings: Sequence[str], out: Path) -> N
         cells = one.rows("tokens")[:4]
         held = [list(row.values()) for row in cells]
         console.out.print(console.table(f"What the top position holds, {one.name}", list(cells[0]), held))
-    for finding in findings:
-        console.out.print(f"- {finding}", markup=False, highlight=False)
-    traces = [out / f"{name}.zarr" for name in names]
-    console.say_next(
-        ("sinks", traces[0], "--table", "all"), ("report", *traces, "--out", out / "report.html"), ("view", *traces),
-        ("figures", *traces, "--out", out / "figures"),
-    )  # fmt: skip
 
 
 def _print_layers(watched: Sequence[_Watched]) -> None:
@@ -214,32 +338,3 @@ def _print_layers(watched: Sequence[_Watched]) -> None:
     ]
     caption = "A row of an autoregressive model is one query's attention after the first step; a finished pass has all."
     console.out.print(console.table("By layer", ["", "layer", *(one.name for one in watched)], rows, caption=caption))
-
-
-def _findings(one: _Watched) -> list[str]:
-    """What the tables of the traces say, in words."""
-    overview, token = one.rows("overview")[0], one.rows("tokens")[0]
-    places = [row for row in one.rows("positions") if row["samples"] == one.report.samples]
-    motion = one.rows("motion")
-    moved = sum(row["moved"] for row in motion) / len(motion)
-    overlap = [row["jaccard_steps"] for row in motion if row["jaccard_steps"] is not None]
-    first, last = places[0], places[-1]
-    stillest = min(motion, key=lambda row: float(row["moved"]))
-    liveliest = max(motion, key=lambda row: float(row["moved"]))
-    strongest = max(one.finished)
-    return [
-        f"{one.name}: {overview['any']:.0%} of all (step, layer, head) have a sink ({overview['any_random']:.0%} to "
-        f"{overview['any_sharp']:.0%} would in attention without a preference), in {overview['strong']:.0%} a token "
-        f"receives more than .3{'' if one.report.note is None else ': none of note'}; the strongest token receives "
-        f"{overview['top_received']:.0%} of their attention, {overview['top_score']:.1f} times a fair share; in whole "
-        f"passes over the finished texts {sum(one.finished) / len(one.finished):.0%}, most in layer "
-        f"{one.finished.index(strongest)} ({strongest:.0%}).",
-        f"{one.name}: averaged over layers and heads, the strongest token is {token['text']!r} at "
-        f"{token['top_frequency']:.0%} of steps; it makes up {token['base_rate']:.1%} of the tokens.",
-        f"{one.name}: there, at step {first['step']} it stands at position {first['position']:.1f} and receives "
-        f"{first['received']:.0%} of the attention, at step {last['step']} at {last['position']:.1f} and "
-        f"{last['received']:.0%} (means over samples).",
-        f"{one.name}: from step to step the strongest token of a head changes in {moved:.0%} of cases, least in "
-        f"layer {stillest['layer']} ({stillest['moved']:.0%}), most in layer {liveliest['layer']} "
-        f"({liveliest['moved']:.0%}); sink sets overlap by {sum(overlap) / max(1, len(overlap)):.2f} (Jaccard).",
-    ]

@@ -185,7 +185,7 @@ def _view(
     live = Live(lambda: look()[0], template, page.title)
     with PageServer(live, template, port) as server:
         _tell_view(server.url, notes, as_json)
-        opening = _opened(server.url) if browser and _has_screen() else nullcontext()
+        opening = _opened(server.url) if browser and has_screen() else nullcontext()
         try:
             with opening:
                 server.serve_forever()
@@ -218,7 +218,7 @@ def _opened(url: str) -> Iterator[None]:
             file.unlink()
 
 
-def _has_screen() -> bool:
+def has_screen() -> bool:
     """Whether a browser would open in a window: where there is none, it would take over the terminal."""
     return sys.platform != "linux" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 

