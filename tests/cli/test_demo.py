@@ -23,7 +23,7 @@ from sinkscope.errors import UserError
 from sinkscope.families import load_model, packaged
 from sinkscope.lab.exporting import export
 from sinkscope.lab.networks import initial_network
-from sinkscope.lab.recipe import LabRecipe
+from sinkscope.lab.recipe import lab_recipe
 from sinkscope.sinks.whole_passes import whole_passes
 from sinkscope.trace import open_trace
 
@@ -44,7 +44,7 @@ def chains(tmp_path_factory: pytest.TempPathFactory) -> Done:
     """A demo of untrained chains on two beginnings."""
     package = tmp_path_factory.mktemp("package")
     for seed, (name, objective) in enumerate(zip(CHAINS, OBJECTIVES, strict=True)):
-        recipe = LabRecipe(objective=objective, length=16, seed=seed)
+        recipe = lab_recipe({"objective": objective, "length": 16, "seed": seed})
         export(initial_network(recipe), recipe, package / "twins" / name)
     spec = ModuleSpec("sinkscope", None, is_package=True)
     spec.submodule_search_locations = [str(package)]
@@ -137,7 +137,12 @@ def test_open_opens_the_page_or_says_that_it_can_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     opened: list[str] = []
-    monkeypatch.setattr(webbrowser, "open", lambda url: opened.append(url) or True)
+
+    def opens(url: str) -> bool:
+        opened.append(url)
+        return True
+
+    monkeypatch.setattr(webbrowser, "open", opens)
     monkeypatch.setattr(demo, "has_screen", lambda: True)
     demo._open(tmp_path / "demo.html", quiet=False)
     assert opened == [(tmp_path / "demo.html").as_uri()] and capsys.readouterr().out == ""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from sinkscope.trace import record
 
 def eager_maps(model: Model, tokens: list[int]) -> np.ndarray:
     """(layer, head, query, position) of one text in transformers' own eager attention, float64."""
-    network = type(model.network)(model.network.config)
+    network: Any = type(model.network)(model.network.config)
     network.load_state_dict(model.network.state_dict())
     network = network.double().eval()
     network.set_attn_implementation("eager")

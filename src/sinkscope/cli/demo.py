@@ -123,7 +123,7 @@ class _Watched:
     def head(self) -> tuple[int, int, float]:
         """Layer and head whose strongest key receives most, and how much: a mean over steps and texts."""
         tops = [one.received.max("position").mean("step").values for one in self.passes]
-        mean = sum(tops) / len(tops)  # (layer, head)
+        mean: Any = sum(tops) / len(tops)  # (layer, head)
         layer, head = divmod(int(mean.argmax()), mean.shape[1])
         return layer, head, float(mean[layer, head])
 

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -79,7 +80,7 @@ class WholePasses:
         """The same with every query's weights dealt out anew among the keys that it may see, alike at all steps."""
         noise = random.random(self.maps.shape[1:], dtype=np.float32)
         if self.causal:
-            noise[..., ~np.tri(*noise.shape[-2:], dtype=bool)] = 2  # what a query can't see stays behind
+            noise[..., np.tri(*noise.shape[-2:]) == 0] = 2  # what a query can't see stays behind
         order = noise.argsort(axis=-1)
         return replace(self, maps=np.stack([np.take_along_axis(one, order, -1) for one in self.maps]))
 
@@ -94,7 +95,7 @@ def whole_passes(model: Model, sample: xr.Dataset) -> WholePasses:
     else:
         texts = sample["canvas"].transpose("step", "position").values
         lengths = np.full(len(texts), texts.shape[1], dtype=np.int64)
-    tokens = torch.from_numpy(texts.astype(np.int64)).to(model.device)
+    tokens: Any = torch.from_numpy(texts.astype(np.int64)).to(model.device)
     found = []
     with watch(model, Collect(map_layers=tuple(range(model.shape.layers)))) as watched:
         for some in tokens.split(_TOGETHER):
@@ -115,7 +116,7 @@ def strongest_keys(texts: Sequence[WholePasses], *, draws: int = DRAWS, seed: in
     tokens, averaged over steps.
     """
     random = np.random.default_rng(seed)
-    rows = []
+    rows: list[list[dict[str, Any]]] = []
     for one in texts:
         shuffles = [_measured(one.shuffled(random).received) for _ in range(draws)]
         rows.append([_measured(one.received), {name: np.mean([of[name] for of in shuffles]) for name in shuffles[0]}])
