@@ -36,7 +36,8 @@ MASKINGS: Mapping[str, str] = {
     "first token": f"--task {TASKS} --rule first:1 --control random,equal-mass-at-step {AT_STEP}",
 }
 WAYS = ("scores", "values", "mean", "resample")
-EPSILONS = (1, 2, 4, 8)
+EPSILONS = (0.5, 1, 2, 4)
+PRUNED = "--when decode --prune-after 16"
 TABLES = ("overview", "motion", "lifetimes", "distances", "kinds")
 DIFFUSION = (
     "registers=1", '{"registers":1,"registers_mode":"see-themselves"}', 'attention="learned-sink"',
@@ -70,7 +71,7 @@ def main(out: Path, *, quick: bool) -> None:
         kept(f"ablate {models} {how} --limit {limit} --out {folder}")
     causal = " ".join(str(one) for one in folders if one.name.startswith("next-token"))
     dropped = out / "dropped"
-    scorers = "--scorer key-norm,random,streaming:first=1 --ratio 0.25,0.5,0.75 --when prompt"
+    scorers = f"--scorer key-norm,random,streaming:first=1 --ratio 0.25,0.5,0.75 {PRUNED}"
     kept(f"compress {causal} --task chain-writing {scorers} --limit {limit} --out {dropped}")
     texts = write_reference(out / "reference.txt")
     for way in WAYS:
@@ -103,7 +104,7 @@ def draw_threshold(out: Path, models: str, limit: int) -> None:
     asked = f"--task chain-writing --limit {limit}"
     masked, left = out / "epsilon-masked", out / "epsilon-dropped"
     kept(f"ablate {models} {asked} --rule {rules} --control random {AT_STEP} --out {masked}")
-    kept(f"compress {models} {asked} --scorer sinks,random --budget {budgets} --when prompt --out {left}")
+    kept(f"compress {models} {asked} --scorer sinks,random --budget {budgets} {PRUNED} --out {left}")
     grids = f"--ablation {masked} --compression {left}"
     sinkscope(f"figures {grids} --only threshold --format svg --out docs/figures/lab --overwrite")
 
