@@ -40,14 +40,14 @@ _APART = 0.06
 
 
 @dataclass(frozen=True)
-class ThresholdAxis:
+class RuleValue:
     """A rule as a number on an axis: the first of its parameters, and what names all rules that differ in it alone."""
 
     family: str
     value: float
 
 
-def threshold_of(rule: SinkRule) -> ThresholdAxis | None:
+def threshold_of(rule: SinkRule) -> RuleValue | None:
     """None for a rule whose first parameter is no number."""
     settings = rule.settings()
     name = str(settings.pop("rule"))
@@ -55,7 +55,7 @@ def threshold_of(rule: SinkRule) -> ThresholdAxis | None:
     if first is None or isinstance(settings[first], str):
         return None
     others = [str(value) if isinstance(value, str) else f"{key} {value:g}" for key, value in list(settings.items())[1:]]
-    return ThresholdAxis(f"{first} of {' '.join([name, *(f'({one})' for one in others)])}", float(settings[first]))
+    return RuleValue(f"{first} of {' '.join([name, *(f'({one})' for one in others)])}", float(settings[first]))
 
 
 @dataclass(frozen=True)
