@@ -22,7 +22,7 @@ from sinkscope.experiments.masking import KeysCell, read_maskings
 from sinkscope.experiments.points import Spread
 from sinkscope.families import load_model
 from sinkscope.files import write_whole
-from sinkscope.lab.studies import Finding, findings, read_lab
+from sinkscope.lab.studies import Finding, findings, labels, read_lab
 from sinkscope.language.chains import CHAIN_WORDS, Chains
 from sinkscope.sinks import Excess, SinkReport, summarise, table_rows
 from sinkscope.trace import Prompt, Recording, record
@@ -226,9 +226,9 @@ def print_studies(found: Sequence[Finding]) -> None:
     }  # fmt: skip
     for objective, where in (("next-token", "text"), ("masked-diffusion", "masked 0.5")):
         print(f"\n{objective}, {where}:\n\n| changed | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
-        for one in found:
-            if (one.objective, one.where) == (objective, where):
-                print(f"| {one.recipe.name} | {' | '.join(_told(one, name) for name in columns.values())} |")
+        some = [one for one in found if (one.objective, one.where) == (objective, where)]
+        for one, label in zip(some, labels(some), strict=True):
+            print(f"| {label} | {' | '.join(_told(one, name) for name in columns.values())} |")
 
 
 if __name__ == "__main__":

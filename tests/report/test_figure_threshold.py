@@ -48,7 +48,7 @@ def test_a_rule_is_a_number_and_a_family() -> None:
 
 def test_what_is_drawn_is_what_was_measured() -> None:
     (one,) = studies(inputs())
-    assert one.values == [1.0, 4.0] and one.title() == "m, t, n = 8, window 4 (context)"
+    assert one.values == [1.0, 4.0] and (one.title(), one.ways()) == ("m, t, n = 8", "window 4 (context)")
     above, below = threshold_panels(inputs()).axes
     shares = {str(line.get_label()): np.asarray(line.get_ydata()).tolist() for line in above.lines}
     assert shares == {"called sinks": [0.25, 0.125], "keys kept": [0.5, 0.25], "bytes kept": [0.5, 0.25]}

@@ -140,6 +140,15 @@ def findings(cells: Sequence[LabCell]) -> list[Finding]:
     return found
 
 
+def labels(found: Sequence[Finding]) -> list[str]:
+    """What is changed in each, without what is changed in all of them; "default" where nothing else is."""
+    changes = [one.recipe.changes for one in found]
+    shared = {name for name in (changes or [{}])[0] if all(name in one for one in changes)}
+    shared = {name for name in shared if len({one[name] for one in changes}) == 1}
+    told = [{name: value for name, value in one.items() if name not in shared} for one in changes]
+    return [", ".join(f"{name.replace('_', ' ')} {value}" for name, value in one.items()) or "default" for one in told]
+
+
 def _flat(cell: LabCell, where: str) -> dict[str, float]:
     """The numbers of a pass, the costs of hiding keys among them as "cost strongest trigger"."""
     stats = cell.stats[where]

@@ -17,7 +17,11 @@ from sinkscope.trace import Trace, open_trace
 
 def model_name(sample: xr.Dataset) -> str:
     """The model's name, of a folder the last part."""
-    name = str(model_attributes(sample).get("name", "an unnamed model"))
+    return last_part(str(model_attributes(sample).get("name", "an unnamed model")))
+
+
+def last_part(name: str) -> str:
+    """Of a folder's path; any other name as it is."""
     return PurePath(name).name or name if name.startswith((".", "/", "~")) else name
 
 

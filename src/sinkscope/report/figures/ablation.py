@@ -27,6 +27,7 @@ from sinkscope.report.figures.cells import name_score, score_line
 from sinkscope.report.figures.inputs import Inputs
 from sinkscope.report.figures.labels import caption, entitle, printable, shortened
 from sinkscope.report.figures.making import figure
+from sinkscope.report.traces import last_part
 
 PLAIN_KEYS = "none"
 INTERVALS = "bars: 95 % intervals over examples"
@@ -135,7 +136,7 @@ def _broken(keys: str) -> str:
 
 def row_title(rows: Sequence[KeysCell]) -> str:
     """Model, task, number of examples, and how keys are masked where that is not as published."""
-    what = f"{printable(shortened(rows[0].model, 40))}, {printable(rows[0].task)}, n = {rows[0].outcome.n}"
+    what = f"{printable(shortened(last_part(rows[0].model), 40))}, {printable(rows[0].task)}, n = {rows[0].outcome.n}"
     one = rows[0].condition
     dropped = "" if one.compression is None else f"dropped {printable(one.dropping)} at {one.kept}"
     return ", ".join([what, *(shortened(way, 40) for way in (*_ways(rows), dropped) if way)])

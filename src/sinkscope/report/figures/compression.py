@@ -29,6 +29,7 @@ from sinkscope.report.figures.cells import WHOLE_KEPT, budget_order, label_order
 from sinkscope.report.figures.inputs import Inputs
 from sinkscope.report.figures.labels import caption, entitle, printable, shortened
 from sinkscope.report.figures.making import figure
+from sinkscope.report.traces import last_part
 
 INTERVALS = "bars: 95 % intervals over examples; all draws of random together"
 ACROSS = 2
@@ -91,7 +92,7 @@ def row_title(rows: Sequence[KeysCell]) -> str:
     """Model, task, when keys are dropped, and number of examples."""
     one = rows[0]
     masked = "" if one.condition.intervention is None else f", {one.condition.keys} {one.condition.masked} masked"
-    what = f"{printable(shortened(one.model, 40))}, {printable(one.task)} ({one.condition.point}{masked})"
+    what = f"{printable(shortened(last_part(one.model), 40))}, {printable(one.task)} ({one.condition.point}{masked})"
     return f"{what}, n = {one.outcome.n}"
 
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from sinkscope.errors import UserError
 from sinkscope.experiments.points import Spread
-from sinkscope.lab.studies import Finding, findings, read_lab
+from sinkscope.lab.studies import Finding, findings, labels, read_lab
 from sinkscope.report.figures.inputs import Inputs
 from sinkscope.report.figures.labels import caption, entitle, printable
 from sinkscope.report.figures.making import figure
@@ -33,6 +33,8 @@ _PANELS = (
         ),
     ),
 )
+_LEGEND = 22.0
+"""Points that the legends above the first panels take."""
 _ROW = 0.17
 """Inches."""
 
@@ -57,20 +59,16 @@ def lab_panels(inputs: Inputs) -> Figure:
     for row, (objective, some) in zip(grid, shown.items(), strict=True):
         for number, (ax, (what, series)) in enumerate(zip(row, _PANELS, strict=True)):
             _paint(ax, some, series)
-            ax.set_yticks(range(len(some)), [_label(one) if number == 0 else "" for one in some])
+            ax.set_yticks(range(len(some)), list(map(printable, labels(some))) if number == 0 else [""] * len(some))
             ax.set_ylim(len(some) - 0.4, -0.6)
             if ax in grid[-1]:
                 ax.set_xlabel(what)
-        entitle(row[0], f"{objective}, {some[0].where}")
+        entitle(row[0], f"{objective}, {some[0].where}", lift=_LEGEND if row[0] is grid[0, 0] else 0.0)
     for ax, (_, series) in zip(grid[0], _PANELS, strict=True):
         if len(series) > 1:
             ax.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=1, handlelength=1.2)
     caption(drawn, "dots: means over seeds; bars: lowest to highest; every change is of the recipe in the first row")
     return drawn
-
-
-def _label(one: Finding) -> str:
-    return printable(one.recipe.name)
 
 
 def _paint(ax: Axes, some: Sequence[Finding], series: Sequence[tuple[str, str]]) -> None:

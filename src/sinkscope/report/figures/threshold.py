@@ -31,6 +31,7 @@ from sinkscope.report.figures.cells import label_order, name_score, score_line
 from sinkscope.report.figures.inputs import Inputs
 from sinkscope.report.figures.labels import caption, entitle, printable, shortened
 from sinkscope.report.figures.making import figure
+from sinkscope.report.traces import last_part
 from sinkscope.sinks import SinkRule
 
 COLUMN = 3.35
@@ -73,15 +74,17 @@ class Study:
         return sorted(found)
 
     def title(self) -> str:
-        """Model, task, numbers of examples, and how keys are dropped and masked."""
+        """Model, task and numbers of examples."""
         one = (*self.dropped, *self.masked)[0]
         counts = sorted({cell.outcome.n for cell in (*self.masked, *self.dropped)})
-        ways = [f"n = {' and '.join(map(str, counts))}"]
-        ways += [f"window {kept.window} ({one.condition.point})" for cell in self.dropped if (kept := kept_by(cell))][
-            :1
-        ]
-        ways += [cell.condition.masking for cell in self.masked if cell.condition.masking][:1]
-        return ", ".join([printable(shortened(one.model, 40)), printable(one.task), *ways])
+        name = printable(shortened(last_part(one.model), 40))
+        return f"{name}, {printable(one.task)}, n = {' and '.join(map(str, counts))}"
+
+    def ways(self) -> str:
+        """How keys are dropped and masked."""
+        windows = (f"window {kept.window} ({cell.condition.point})" for cell in self.dropped if (kept := kept_by(cell)))
+        maskings = (cell.condition.masking for cell in self.masked if cell.condition.masking)
+        return ", ".join(filter(None, (next(windows, ""), next(maskings, ""))))
 
 
 def kept_by(cell: KeysCell) -> KeepSinks | None:
@@ -234,7 +237,7 @@ def threshold_panels(inputs: Inputs) -> Figure:
         above, below = part.subplots(2, 1, sharex=True, height_ratios=(2, 3))
         paint_shares(above, one)
         paint_scores(below, one)
-        entitle(above, one.title())
+        entitle(above, one.title(), one.ways())
         axes += [above, below]
     entries = {str(name): entry for ax in axes for entry, name in zip(*ax.get_legend_handles_labels(), strict=True)}
     drawn.legend(
