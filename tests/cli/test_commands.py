@@ -11,6 +11,7 @@ import pytest
 import xarray
 from cli_runs import Command, files_under, strict_json
 
+from sinkscope.cli.choices import CHAINS, TWINS
 from sinkscope.cli.main import main
 from sinkscope.decoding import Decoding, Denoising, generate
 from sinkscope.families import Model, adapters, load_model
@@ -60,7 +61,7 @@ def test_info_tells_what_a_checkpoint_is(sinkscope: Command, fixtures: Path, fol
 def test_info_without_a_model_lists_families_and_packaged_models(sinkscope: Command) -> None:
     found = sinkscope("info", "--json").document
     assert set(found["families"]) == {adapter.name for adapter in adapters()}
-    assert set(found["packaged"]) == {"twin-ar", "twin-dlm", "twin-adapted", "smollm2-135m", "rxnmapper"}
+    assert set(found["packaged"]) == {*TWINS, *CHAINS, "smollm2-135m", "rxnmapper"}
     shown = sinkscope("info").table
     assert all(name in shown for name in (*found["families"], *found["packaged"]))
 

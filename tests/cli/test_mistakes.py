@@ -224,7 +224,7 @@ MISTAKES: dict[str, tuple[str, Rows]] = {
         ("--table moon", "unknown table 'moon': use one of overview, correlation"),
     ]),
     "figures": ("--out {new}", [
-        ("", "nothing to draw: name traces, --ablation FOLDER, --compression FOLDER or --log FOLDER"),
+        ("", "nothing to draw: name traces, --ablation FOLDER, --compression FOLDER, --lab FOLDER or --log FOLDER"),
         ("{trace} --only pie", "unknown figure 'pie': use one of ablation"),
         ("{trace} --format gif", "unknown format 'gif': use one of svg, pdf, png"),
         ("{trace} --out {file}", "is a file: name a folder"),

@@ -11,7 +11,8 @@ import pytest
 from cli_runs import Command, files_under
 from rich.console import Console
 
-from sinkscope.cli import console, training
+from sinkscope.cli import console
+from sinkscope.cli import options as cli_options
 from sinkscope.evaluation import LITTLE
 from sinkscope.families import load_model
 from sinkscope.training import Recipe, read_recipe
@@ -140,7 +141,7 @@ def test_folders_that_are_refused_are_left_as_they_are(sinkscope: Command, finis
 
 
 def test_accelerate_is_asked_for(sinkscope: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "find_spec", lambda name: None if name == "accelerate" else find_spec(name))
+    monkeypatch.setattr(cli_options, "find_spec", lambda name: None if name == "accelerate" else find_spec(name))
     outcome = sinkscope("train", "--out", tmp_path / "t")
     assert outcome.code == 2
     assert outcome.err == "sinkscope: training needs more packages; run: pip install 'sinkscope[train]'\n"

@@ -16,7 +16,7 @@ from sinkscope.decoding import Decoding, Denoising
 from sinkscope.decoding.settings import Settings
 from sinkscope.errors import TrainedLengthWarning, UserError
 from sinkscope.evaluation import (
-    TASKS,
+    LITTLE,
     Example,
     Score,
     Task,
@@ -45,7 +45,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 def prompts() -> list[str]:
     """Prompts of many lengths."""
-    return [examples(find_task(name), N)[number].prompt for number, name in zip(range(N), [*TASKS] * 3, strict=False)]
+    return [examples(find_task(name), N)[number].prompt for number, name in zip(range(N), [*LITTLE] * 3, strict=False)]
 
 
 def asking(model: Model, gen_length: int = LENGTH) -> tuple[Task, list[str]]:
@@ -116,7 +116,7 @@ def test_the_observer_hears_of_every_batch(models: Models) -> None:
     assert seen == [5, 10, 15, 17]
 
 
-@pytest.mark.parametrize(("kind", "name"), [*zip(cycle(KINDS), TASKS), *((kind, "copy") for kind in KINDS)])
+@pytest.mark.parametrize(("kind", "name"), [*zip(cycle(KINDS), LITTLE), *((kind, "copy") for kind in KINDS)])
 def test_every_task_runs_and_comes_out_the_same_again(models: Models, kind: str, name: str) -> None:
     score = evaluate(models(kind), name, n=3, seed=5)
     assert told(evaluate(models(kind), find_task(name), n=3, seed=5)) == told(score)

@@ -12,7 +12,7 @@ from sinkscope.compression import Compress, SkipLayers, compress_prefix
 from sinkscope.decoding import Decoding, Denoising, generate
 from sinkscope.errors import UserError
 from sinkscope.evaluation import (
-    TASKS,
+    LITTLE,
     BlockCaching,
     Examples,
     KeysCondition,
@@ -70,7 +70,7 @@ def always(expected: str, got: str) -> bool:
     return expected == got
 
 
-@pytest.mark.parametrize("name", sorted(TASKS))
+@pytest.mark.parametrize("name", sorted(LITTLE))
 def test_a_context_is_the_head_of_its_prompt(name: str) -> None:
     for one in examples(find_task(name), 4, max_example_tokens=40):
         assert one.prompt.startswith(one.context) and one.prompt != one.context

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sinkscope.evaluation import TASKS
+from sinkscope.evaluation.chain_measures import first_symbol
 from sinkscope.evaluation.tasks import exact, first_number, last_number
 from sinkscope.language.vocabulary import decode, encode
 
@@ -85,5 +86,6 @@ def test_the_first_number_counts(got: str, right: bool) -> None:
 
 
 def test_how_each_task_is_scored() -> None:
-    own = {"passkey": first_number} | {f"arithmetic-{steps}": last_number for steps in (1, 2, 3)}
+    own = {"passkey": first_number, "back-copy": first_symbol, "recall": first_symbol}
+    own |= {f"arithmetic-{steps}": last_number for steps in (1, 2, 3)}
     assert {name: task.is_right for name, task in TASKS.items()} == {name: own.get(name, exact) for name in TASKS}
