@@ -56,11 +56,10 @@ def recorded(name: str) -> Trace:
     """One held-out problem of each kind, answered in the twin's own way."""
     model = ss.load_model(name, dtype="float32", device="cpu")
     prompts = [Prompt(task, examples(find_task(task), 1)[0].prompt) for task in PROBLEMS]
-    ways = {
-        False: ss.Decoding(max_new_tokens=CANVAS),
-        True: ss.Denoising(gen_length=CANVAS, block_length=4, steps=None),
-    }
-    return record(model, prompts, ways[model.family.bidirectional], out=RUNS / f"{name}.zarr", overwrite=True)
+    settings: ss.Decoding | ss.Denoising = ss.Decoding(max_new_tokens=CANVAS)
+    if model.family.bidirectional:
+        settings = ss.Denoising(gen_length=CANVAS, block_length=4, steps=None)
+    return record(model, prompts, settings, out=RUNS / f"{name}.zarr", overwrite=True)
 
 
 def print_layers(traces: Mapping[str, Trace]) -> None:

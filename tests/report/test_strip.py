@@ -19,8 +19,10 @@ def array(rows: list[list[float]] | np.ndarray) -> xr.DataArray:
 
 def drawn(strip: Strip, *, width: int = 80, colour: bool = False, encoding: str = "utf-8") -> list[str]:
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="")
-    system = "truecolor" if colour else None
-    console = Console(file=file, width=width, force_terminal=colour, color_system=system, legacy_windows=False)
+    console = Console(
+        file=file, width=width, force_terminal=colour, legacy_windows=False,
+        color_system="truecolor" if colour else None,
+    )  # fmt: skip
     console.print(strip)
     file.flush()
     assert isinstance(file.buffer, io.BytesIO)

@@ -122,8 +122,10 @@ class _Watched:
     @cached_property
     def head(self) -> tuple[int, int, float]:
         """Layer and head whose strongest key receives most, and how much: a mean over steps and texts."""
+        import numpy as np
+
         tops = [one.received.max("position").mean("step").values for one in self.passes]
-        mean = sum(tops) / len(tops)  # (layer, head)
+        mean = np.mean(tops, axis=0)  # (layer, head)
         layer, head = divmod(int(mean.argmax()), mean.shape[1])
         return layer, head, float(mean[layer, head])
 
