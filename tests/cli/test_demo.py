@@ -27,7 +27,7 @@ from sinkscope.lab.recipe import lab_recipe
 from sinkscope.sinks.whole_passes import whole_passes
 from sinkscope.trace import open_trace
 
-OBJECTIVES = ("next-token", "masked-diffusion", "adapted")
+OBJECTIVES: tuple[Objective, ...] = ("next-token", "masked-diffusion", "adapted")
 Done = tuple[dict[str, Any], str, Path]
 """The document, the screen and the folder."""
 
@@ -158,16 +158,8 @@ def test_real_models_are_asked_alike(real: Done) -> None:
     assert smollm2["first"]["value"] > 0.8 > smollm2["first"]["chance"]
     assert rxnmapper["first"]["value"] > 2 * rxnmapper["first"]["chance"]
     assert smollm2["strong"]["value"] > 0.5 > rxnmapper["strong"]["value"]
-    sample = open_trace(out / "smollm2-135m.zarr")[0]
-    passes = whole_passes(load_model("smollm2-135m", device="cpu", dtype="float32"), sample)
-    last = passes.received.isel(step=-1)
-    # The prompt's own pass was whole when it was recorded, too: the mean over S queries, of which S - k see key k.
-    first = sample["received"].values[0, ..., : passes.lengths[0]]
-    seen = passes.lengths[0] - np.arange(passes.lengths[0])
-    ours = passes.received.values[0, ..., : passes.lengths[0]]
-    asked = ~np.isnan(ours[0, 0])
-    np.testing.assert_allclose(ours[..., asked], (first * passes.lengths[0] / seen)[..., asked], atol=2e-3)
-    assert last.sizes["position"] == passes.lengths[-1]
+    traces = [open_trace(out / f"{name}.zarr") for name in ("smollm2-135m", "rxnmapper")]
+    assert [trace.complete_ids for trace in traces] == [("question-0",), ("esterification",)]
 
 
 def test_a_trace_is_not_taken_for_the_folder_of_a_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

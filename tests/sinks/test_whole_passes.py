@@ -18,7 +18,7 @@ def eager_maps(model: Model, tokens: list[int]) -> np.ndarray:
     """(layer, head, query, position) of one text in transformers' own eager attention, float64."""
     network: Any = type(model.network)(model.network.config)
     network.load_state_dict(model.network.state_dict())
-    network = network.double().eval()
+    network = network.double().train(False)
     network.set_attn_implementation("eager")
     with torch.no_grad():
         maps = network(torch.tensor([tokens]), output_attentions=True).attentions
