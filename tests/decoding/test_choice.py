@@ -15,7 +15,10 @@ from sinkscope.decoding.sampling import Sampler, prompt_seeds, row_generators, u
 
 PROBABILITIES = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]])
 CANDIDATES = Candidates(
-    probabilities=PROBABILITIES, tokens=torch.tensor([0, 2]), uniform=torch.tensor([0.25, 0.75], dtype=torch.float64)
+    probabilities=PROBABILITIES,
+    tokens=torch.tensor([0, 2]),
+    uniform=torch.tensor([0.25, 0.75], dtype=torch.float64),
+    columns=torch.tensor([3, 7]),
 )
 
 
@@ -26,6 +29,7 @@ CANDIDATES = Candidates(
         ("margin", [0.2, 0.7]),
         ("entropy", [sum(p * log(p) for p in row) for row in ([0.5, 0.3, 0.2], [0.1, 0.1, 0.8])]),
         ("random", [0.25, 0.75]),
+        ("left-to-right", [-3.0, -7.0]),
     ],
 )
 def test_confidence_rules(name: str, expected: list[float]) -> None:
@@ -33,7 +37,7 @@ def test_confidence_rules(name: str, expected: list[float]) -> None:
 
 
 def test_every_confidence_rule_is_tested_here() -> None:
-    assert set(CONFIDENCE) == {"max-prob", "margin", "entropy", "random"}
+    assert set(CONFIDENCE) == {"max-prob", "margin", "entropy", "random", "left-to-right"}
 
 
 def test_a_threshold_asks_for_the_probability_that_deferred_tokens_leave() -> None:

@@ -214,7 +214,7 @@ class _Plan:
         """The arrays of a sample that is run in this batch."""
         steps, shape = self.run.max_steps(batch), self.run.model.shape
         depth = {"layers": shape.layers, "heads": shape.heads, "kv_heads": shape.kv_heads}
-        counts = Counts(max_steps=steps, positions=len(tokens) + self.run.settings.new_tokens, **depth)
+        counts = Counts(max_steps=steps, positions=len(tokens) + self.run.new_tokens([tokens]), **depth)
         return plan_layout(counts, self.statistics)
 
     def check(self) -> tuple[str, list[int]]:
@@ -223,7 +223,7 @@ class _Plan:
         digest, longest = hashlib.sha256(), list[int]()
         for batch in self.batches():
             lengths = [len(tokens) for tokens in batch.tokens]
-            check_padding(self.run.model, min(lengths), max(lengths), self.run.settings.new_tokens)
+            check_padding(self.run.model, min(lengths), max(lengths), self.run.new_tokens(batch.tokens))
             for prompt, tokens in zip(batch.prompts, batch.tokens, strict=True):
                 with _naming(prompt):
                     self.run.check([tokens])
