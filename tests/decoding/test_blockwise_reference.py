@@ -21,8 +21,9 @@ LEFT_OUT = {
     "threshold_0.5_prompt_13_block_cache",
     "one_per_step_prompt_19_block_cache",
     "block_32_small_8_threshold_0.4_block_cache",
-    # A budget of thinking tokens is not built.
+    # A budget of thinking tokens is not built, nor is a prompt that sees all of itself before causal blocks.
     "thinking_budget_10",
+    "bidirectional_context",
 }
 
 
@@ -101,10 +102,8 @@ def asked(name: str, case: dict[str, Any]) -> tuple[Model, Denoising]:
             stop="at-once" if params["eos_early_stop"] else "block",
         )
     model = _load(name, params["mask_token_id"], params["block_length"], params["eos_token_id"])
-    causal = params["causal_context"]
-    assert model.family.blocks is not None
-    blocks = replace(model.family.blocks, causal_context=causal, seeded=causal)
-    return replace(model, family=replace(model.family, blocks=blocks)), Denoising(
+    assert params["causal_context"]
+    return model, Denoising(
         gen_length=params["max_new_tokens"],
         block_length=None,
         steps=None,

@@ -26,6 +26,8 @@ from sinkscope.families.fields import token_id
 
 BLOCKS: Mapping[str, object] = {"gen_length": 128, "block_length": 32, "steps": 128, "confidence": "max-prob"}
 """LLaDA's published setting: keyword arguments of `Denoising`."""
+IN_BLOCKS: Mapping[str, object] = {"gen_length": 128, "block_length": None, "steps": None, "cache": "blocks"}
+"""What the settings of block-causal families have in common: the model's own blocks, one position a step at least."""
 
 
 @dataclass(frozen=True, kw_only=True)

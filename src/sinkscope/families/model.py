@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import CONFIG_MAPPING, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging as library_log
 
@@ -215,7 +215,7 @@ def _read_network(
     options: dict[str, Any] = {"key_mapping": dict(body.renames)} if body.renames else {}
     if checkpoint.gguf is not None:
         options["gguf_file"] = checkpoint.gguf
-    elif body.native_names:
+    elif body.native_names or checkpoint.config.get("model_type") not in CONFIG_MAPPING:
         settings: Any = GenerationConfig
         # A foreign generation_config.json belongs to a foreign sampler, and is not read.
         options["generation_config"] = settings()

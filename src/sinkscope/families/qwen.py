@@ -18,8 +18,6 @@ to commit more than there are masks left; here it commits what is left.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
@@ -34,6 +32,7 @@ from transformers import (
 from sinkscope.errors import UserError
 from sinkscope.families.base import (
     BLOCKS,
+    IN_BLOCKS,
     Adapter,
     Blockwise,
     Body,
@@ -176,12 +175,8 @@ def _a2d_family(name: str, opened: Opened) -> Family:
         name,
         mask=named_mask(opened),
         blocks=Blockwise(length=length, from_prompt=True),
-        default_decoding=_in_blocks(steps=128, schedule="linear", stop="block"),
+        default_decoding={**IN_BLOCKS, "steps": 128, "schedule": "linear", "stop": "block"},
     )
-
-
-def _in_blocks(**more: object) -> Mapping[str, object]:
-    return {"gen_length": 128, "block_length": None, "steps": None, "cache": "blocks", **more}
 
 
 def _sdar_family(opened: Opened) -> Family:
@@ -190,7 +185,7 @@ def _sdar_family(opened: Opened) -> Family:
         "sdar",
         mask=stated_mask(opened),
         blocks=Blockwise(length=opened.checkpoint.block_length or stored),
-        default_decoding=_in_blocks(schedule="shares", threshold=0.85, stop="block"),
+        default_decoding={**IN_BLOCKS, "schedule": "shares", "threshold": 0.85, "stop": "block"},
     )
 
 
@@ -210,7 +205,13 @@ def _fast_dllm_family(opened: Opened) -> Family:
         logit_shift=True,
         # The reference's passes have blocks of 32 whatever `bd_size` says, which is of the training.
         blocks=Blockwise(length=opened.checkpoint.block_length or 32, seeded=True),
-        default_decoding=_in_blocks(schedule="shares", threshold=0.9, sub_block_length=8, stop="at-once"),
+        default_decoding={
+            **IN_BLOCKS,
+            "schedule": "shares",
+            "threshold": 0.9,
+            "sub_block_length": 8,
+            "stop": "at-once",
+        },
     )
 
 
