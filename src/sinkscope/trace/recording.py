@@ -371,6 +371,7 @@ def run_attributes(run: Run, recording: dict[str, Any], prompts: str) -> dict[st
             "device": model.device.type,
             "bidirectional": family.bidirectional,
             "logit_shift": family.logit_shift,
+            "block_length": None if family.blocks is None else family.blocks.length,
             "mask_token_id": family.mask_token_id,
             "special_ids": list(family.special_ids),
             "layers": model.shape.layers,

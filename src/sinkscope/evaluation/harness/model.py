@@ -105,7 +105,7 @@ class SinkscopeLM(HarnessModel):
         if max_batch_size is not None:
             raise UserError("max_batch_size goes with batch_size auto, which sinkscope has not; give --batch_size N")
         super().__init__(read_arguments(given))
-        self.description = describe_model(self.arguments.pretrained, revision=self.arguments.revision)
+        self.description = describe_model(self.arguments.pretrained, **self.arguments.told)
         _check(self.arguments, self.description)
         self._given = given
         self._template: str | None = None
@@ -127,7 +127,7 @@ class SinkscopeLM(HarnessModel):
     def model(self) -> Model:
         """The model, loaded when it is first asked for."""
         asked = self.arguments
-        return load_model(asked.pretrained, dtype=asked.dtype, device=asked.device, revision=asked.revision)
+        return load_model(asked.pretrained, dtype=asked.dtype, device=asked.device, **asked.told)
 
     @contextmanager
     def working(self, what: str, total: int) -> Iterator[Observer]:
