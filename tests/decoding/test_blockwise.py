@@ -1,5 +1,6 @@
 """Block-causal models under watch, under masking, with dropped keys, and through their caches, against whole passes."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,11 +46,10 @@ def test_caches_are_exact(name: str) -> None:
 def test_what_a_step_watches_is_a_whole_pass(name: str, block_length: int) -> None:
     """Received attention of a step over its cache: the mean of its rows of the map of all columns, cached ones too."""
     model = load(name, block_length, dtype="float64")
-    settings, seen = replace(default_settings(model), gen_length=12, stop=None), []
+    settings = replace(default_settings(model), gen_length=12, stop=None)
     with watch(model) as watched:
-        for step in Run(model, settings).steps(PROMPT):
-            seen.append((step, watched.last.received))
-    assert len(seen) > 12 // block_length
+        seen = [(step, watched.last.received) for step in Run(model, settings).steps(PROMPT)]
+    assert len(seen) >= 12 // block_length
     model.network.set_attn_implementation("eager")
     for step, received in seen:
         (start, stop), end = step.queries, step.canvas.shape[1]
@@ -175,3 +175,54 @@ def test_what_whole_canvases_refuse() -> None:
         generate(load("sdar-tiny"), [PROMPT, PROMPT[:5]])
     with pytest.raises(UserError, match="use cache='blocks'"):
         generate(load(NEMOTRON), PROMPT, Denoising(gen_length=8, block_length=8, steps=8))
+
+
+def _folder(tmp_path: Path, name: str, **change: object) -> Path:
+    """A copy of a fixture with another config."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "model.safetensors").symlink_to(FIXTURES / name / "model.safetensors")
+    config = {**json.loads((FIXTURES / name / "config.json").read_text()), **change}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("llada2-tiny", {"model_type": "llada21_moe"}, "edits tokens that were committed"),
+        ("llada2-tiny", {"num_experts_per_tok": 1}, "num_experts_per_tok=1"),
+        ("llada2-tiny", {"use_bias": True}, "use_bias=True"),
+        ("llada2-tiny", {"score_function": "softmax"}, "score_function='softmax'"),
+        ("sdar-tiny", {"use_sliding_window": True}, "use_sliding_window=True"),
+        ("sdar-tiny", {"mask_token_id": None}, "--mask-token-id"),
+        ("fast-dllm-v2-tiny", {}, r"mask_token_id=\), --mask-token-id"),
+        ("fast-dllm-v2-tiny", {"alibi": True}, "alibi=True"),
+        ("nemotron-diffusion-tiny", {"mlp_bias": True}, "mlp_bias=True"),
+        ("nemotron-diffusion-tiny", {"dlm_paradigm": "sedd"}, "dlm_paradigm='sedd'"),
+        ("a2d-bd3lm-tiny", {"_name_or_path": "dllm/a2d-bd3lm"}, r"block_length=32\), --attention-block-length"),
+    ],
+)
+def test_configs_that_are_refused(tmp_path: Path, name: str, change: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        load_model(_folder(tmp_path, name, **change), device="cpu")
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_told_must_fit_the_model() -> None:
+    with pytest.raises(UserError, match="mask_token_id=7 was given, the files say 253"):
+        load_model(FIXTURES / "sdar-tiny", mask_token_id=7)
+    with pytest.raises(UserError, match="mask_token_id=999 lies outside the vocabulary"):
+        load_model(FIXTURES / "a2d-mdlm-tiny", mask_token_id=999)
+    with pytest.raises(UserError, match="has no blocks in its attention"):
+        load_model(FIXTURES / "llada-tiny", block_length=8)
+    with pytest.raises(UserError, match="has no mask token"):
+        load_model("twin-ar", mask_token_id=3)
+    with pytest.raises(UserError, match="block_length must be a whole number of at least 1"):
+        load_model(FIXTURES / "sdar-tiny", block_length=0)
+
+
+def test_published_blocks_are_the_default() -> None:
+    found = load_model(FIXTURES / "sdar-tiny", device="cpu").family
+    assert found.blocks is not None
+    assert (found.blocks.length, found.mask_token_id) == (4, 253)
