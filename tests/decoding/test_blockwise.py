@@ -3,9 +3,11 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from sinkscope.attention.watching import watch
 from sinkscope.compression import Compress
@@ -23,6 +25,13 @@ EVERY = [*TOLD, NEMOTRON]
 PROMPT = [17, 5, 140, 33, 99, 61, 8, 203, 44, 71, 12]  # no multiple of a block
 
 
+def way(model: Model, **change: Any) -> Denoising:
+    """The family's own settings with these changed."""
+    own = default_settings(model)
+    assert isinstance(own, Denoising)
+    return replace(own, **change)
+
+
 def load(name: str, block_length: int = 8, dtype: str = "float32") -> Model:
     told = TOLD.get(name)
     return load_model(FIXTURES / name, device="cpu", dtype=dtype, mask_token_id=told, block_length=block_length)
@@ -33,7 +42,7 @@ def test_caches_are_exact(name: str) -> None:
     """No cache, one that is made anew with each block and one that is kept give the same, step by step."""
     model = load(name, dtype="float64")
     runs = [
-        generate(model, PROMPT, replace(default_settings(model), gen_length=24, cache=cache, stop=None), history=True)
+        generate(model, PROMPT, way(model, gen_length=24, cache=cache, stop=None), history=True)
         for cache in (None, "prefix", "blocks")
     ]
     plain, *cached = runs
@@ -46,7 +55,7 @@ def test_caches_are_exact(name: str) -> None:
 def test_what_a_step_watches_is_a_whole_pass(name: str, block_length: int) -> None:
     """Received attention of a step over its cache: the mean of its rows of the map of all columns, cached ones too."""
     model = load(name, block_length, dtype="float64")
-    settings = replace(default_settings(model), gen_length=12, stop=None)
+    settings = way(model, gen_length=12, stop=None)
     with watch(model) as watched:
         seen = [(step, watched.last.received) for step in Run(model, settings).steps(PROMPT)]
     assert len(seen) >= 12 // block_length
@@ -75,7 +84,7 @@ def _by_hand(model: Model, length: int, width: int, context: int) -> torch.Tenso
 @pytest.mark.parametrize("name", EVERY)
 def test_rows_of_a_batch_do_not_change_one_another(name: str) -> None:
     model = load(name)
-    settings = replace(default_settings(model), gen_length=16)
+    settings = way(model, gen_length=16)
     prompts = [PROMPT, [9, 9, 31, 150, 7, 66, 20, 111, 3, 58, 40]]
     if model.family.blocks is not None and model.family.blocks.from_prompt:
         prompts[1] = prompts[1][:6]
@@ -88,7 +97,7 @@ def test_rows_of_a_batch_do_not_change_one_another(name: str) -> None:
 @pytest.mark.parametrize("name", EVERY)
 def test_masking_takes_attention_and_nothing_else(name: str) -> None:
     model = load(name)
-    settings = replace(default_settings(model), gen_length=16, stop=None)
+    settings = way(model, gen_length=16, stop=None)
     plain = generate(model, PROMPT, settings)
     masked = generate(model, PROMPT, settings, intervention=MaskSinks(2))
     assert masked.removed is not None
@@ -99,7 +108,7 @@ def test_masking_takes_attention_and_nothing_else(name: str) -> None:
 @pytest.mark.parametrize("name", list(TOLD))
 def test_dropping_keys_of_the_prefix(name: str) -> None:
     model = load(name)
-    settings = replace(default_settings(model), gen_length=16, stop=None, cache="prefix")
+    settings = way(model, gen_length=16, stop=None, cache="prefix")
     whole = generate(model, PROMPT, settings, compression=Compress("key-norm", 1.0))
     assert whole.sequences.equal(generate(model, PROMPT, settings).sequences)
     dropped = generate(model, PROMPT, settings, compression=Compress("key-norm", 0.3))
@@ -141,7 +150,7 @@ def test_a_likelihood_of_one_token_is_the_first_pass(name: str) -> None:
 
 def test_a_trace_grows_by_blocks(tmp_path: Path) -> None:
     model = load("sdar-tiny")
-    settings = replace(default_settings(model), gen_length=16, stop=None)
+    settings = way(model, gen_length=16, stop=None)
     trace = record(model, [PROMPT], settings, out=tmp_path / "run.zarr")
     sample = trace[0]
     assert sample.attrs["steps"] == generate(model, PROMPT, settings).forward_passes
@@ -163,7 +172,7 @@ def test_a_trace_grows_by_blocks(tmp_path: Path) -> None:
 def test_refusals(change: dict[str, object], message: str) -> None:
     model = load("sdar-tiny")
     with pytest.raises(UserError, match=message):
-        generate(model, PROMPT, replace(default_settings(model), **change))  # type: ignore[type-var]
+        generate(model, PROMPT, way(model, **change))
 
 
 def test_what_whole_canvases_refuse() -> None:
@@ -226,3 +235,33 @@ def test_published_blocks_are_the_default() -> None:
     found = load_model(FIXTURES / "sdar-tiny", device="cpu").family
     assert found.blocks is not None
     assert (found.blocks.length, found.mask_token_id) == (4, 253)
+
+
+def test_the_mixture_of_sdar_is_the_stock_one(tmp_path: Path) -> None:
+    """Experts are stored one by one, and stacked by the library: a random network comes back from its files."""
+    torch.manual_seed(5)
+    config_class: Any = Qwen3MoeConfig
+    stock: Any = Qwen3MoeForCausalLM(
+        config_class(
+            vocab_size=97, hidden_size=48, intermediate_size=40, moe_intermediate_size=24, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=16, num_experts=5, num_experts_per_tok=2,
+            norm_topk_prob=True, max_position_embeddings=256, initializer_range=0.3,
+        )
+    )  # fmt: skip
+    stock.train(False)
+    stock.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["num_experts"] = config.pop("num_local_experts")  # the hub's spelling
+    config = {**config, "model_type": "sdar_moe", "block_size": 4, "mask_token_id": 96, "eos_token_id": 95}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    model = load_model(tmp_path, device="cpu")
+    assert model.family.blocks is not None
+    assert model.family.blocks.length == 4
+    tokens = torch.randint(96, (2, 11))
+    visible = torch.ones(11, 11).tril().bool()[None, None]
+    with torch.no_grad():
+        wanted = stock(tokens, attention_mask=visible).logits
+    torch.testing.assert_close(model.network(tokens, attention_mask=visible).logits, wanted, atol=1e-4, rtol=0)
+    done = generate(model, [[5, 6, 7, 8, 9]], way(model, gen_length=8, stop=None))
+    assert done.sequences.shape == (1, 16)
+    assert 96 not in done.sequences

@@ -273,8 +273,14 @@ def open_model(
     """Load a model as the options say."""
     from sinkscope.families import load_model
 
-    told = {"mask_token_id": mask_token_id, "block_length": attention_block_length}
-    return load_model(name, dtype=dtype, device=device, revision=revision, **told)
+    return load_model(
+        name,
+        dtype=dtype,
+        device=device,
+        revision=revision,
+        mask_token_id=mask_token_id,
+        block_length=attention_block_length,
+    )
 
 
 @contextmanager

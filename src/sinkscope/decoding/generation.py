@@ -342,7 +342,7 @@ def _fewest_keys(run: Run, settings: Denoising, prompts: Sequence[int]) -> int:
             "compression out"
         )
     if settings.cache in (None, "blocks"):
-        which = "cache='prefix'" if settings.cache else "cache='dual' or cache='prefix'"
+        which = "cache='prefix'" if model.family.blocks is not None else "cache='dual' or cache='prefix'"
         raise UserError(
             f"{model.name} ({model.family.name}) sees in both directions: keys are dropped from a block cache only, so "
             f"set {which} in Denoising"

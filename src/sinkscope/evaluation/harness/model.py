@@ -221,8 +221,11 @@ def _check(arguments: Arguments, description: ModelDescription) -> None:
         )
     check_kind(arguments.decoding, description.bidirectional, name)
     drops = arguments.condition.compression is not None
-    if drops and description.bidirectional and arguments.decoding.get("cache") is None:
-        raise UserError(f"{name} sees in both directions: keys are dropped from a block cache only, so add cache=dual")
+    if drops and description.bidirectional and arguments.decoding.get("cache") in (None, "blocks"):
+        cache = "dual" if description.block_length is None else "prefix"
+        raise UserError(
+            f"{name} sees in both directions: keys are dropped from a block cache only, so add cache={cache}"
+        )
     if masking is None or description.mask_token_id is not None:
         return
     if masking.control is not None and CONTROLS[masking.control].by_class:
