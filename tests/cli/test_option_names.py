@@ -12,6 +12,7 @@ from sinkscope.cli import choices
 from sinkscope.compression import SCORERS
 from sinkscope.compression.diagnostics import AMONG, NORM_TABLES
 from sinkscope.decoding import CACHES, CONFIDENCE, SCHEDULES
+from sinkscope.decoding.settings import STOPS
 from sinkscope.evaluation import MAX_EXAMPLE_TOKENS
 from sinkscope.evaluation.eviction_points import EVICTION_POINTS
 from sinkscope.evaluation.measures import NAMES
@@ -43,7 +44,8 @@ COMMANDS = [
 def test_names_are_those_of_the_rooms() -> None:
     for shown, there in [
         (choices.DTYPES, DTYPES), (choices.CONFIDENCE, CONFIDENCE), (choices.SCHEDULES, SCHEDULES),
-        (choices.CACHES, CACHES), (choices.KERNELS, KERNELS), (choices.SCALES, SCALES), (choices.GROUPS, GROUPS),
+        (choices.CACHES, CACHES), (choices.STOPS, STOPS),
+        (choices.KERNELS, KERNELS), (choices.SCALES, SCALES), (choices.GROUPS, GROUPS),
         (choices.CLASSES, CLASSES), (choices.SINK_TABLES, TABLES), (choices.NORM_TABLES, NORM_TABLES),
         (choices.AMONG, AMONG), (choices.DETECT, DETECT), (choices.DETECT_FROM, DETECT_FROM), (choices.HOW, HOW),
         (choices.REFERENCES, TEXTS),

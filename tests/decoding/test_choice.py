@@ -15,7 +15,10 @@ from sinkscope.decoding.sampling import Sampler, prompt_seeds, row_generators, u
 
 PROBABILITIES = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]])
 CANDIDATES = Candidates(
-    probabilities=PROBABILITIES, tokens=torch.tensor([0, 2]), uniform=torch.tensor([0.25, 0.75], dtype=torch.float64)
+    probabilities=PROBABILITIES,
+    tokens=torch.tensor([0, 2]),
+    uniform=torch.tensor([0.25, 0.75], dtype=torch.float64),
+    columns=torch.tensor([3, 7]),
 )
 
 
@@ -26,6 +29,7 @@ CANDIDATES = Candidates(
         ("margin", [0.2, 0.7]),
         ("entropy", [sum(p * log(p) for p in row) for row in ([0.5, 0.3, 0.2], [0.1, 0.1, 0.8])]),
         ("random", [0.25, 0.75]),
+        ("left-to-right", [-3.0, -7.0]),
     ],
 )
 def test_confidence_rules(name: str, expected: list[float]) -> None:
@@ -33,7 +37,7 @@ def test_confidence_rules(name: str, expected: list[float]) -> None:
 
 
 def test_every_confidence_rule_is_tested_here() -> None:
-    assert set(CONFIDENCE) == {"max-prob", "margin", "entropy", "random"}
+    assert set(CONFIDENCE) == {"max-prob", "margin", "entropy", "random", "left-to-right"}
 
 
 def test_a_threshold_asks_for_the_probability_that_deferred_tokens_leave() -> None:
@@ -46,7 +50,7 @@ def test_a_threshold_asks_for_the_probability_that_deferred_tokens_leave() -> No
         order=torch.tensor([0.99, 0.96, -torch.inf]),
     )
     settings = Denoising(gen_length=4, block_length=4, steps=4, threshold=0.9, defer=(7,))
-    block = Block(number=0, bounds=(0, 4), fed=(0, 4), steps=[4], masks=[3], held_back=[0], cache=None)
+    block = Block(number=0, bounds=(0, 4), fed=(0, 4), steps=[4], passes=[4], masks=[3], held_back=[0], cache=None)
     rule = CommitRule(SCHEDULES[settings.schedule], settings.threshold, [0], 4)
     assert rule.of(predictions, block).tolist() == [True, True, False]  # the first always, as best
     low = replace(predictions, order=torch.tensor([0.95, 0.96, -torch.inf]))

@@ -16,6 +16,7 @@ CASES = [
     pytest.param(folder.name, case, id=f"{folder.name}-{case['name']}")
     for folder in sorted(FIXTURES.iterdir())
     for case in json.loads((folder / "generation.json").read_text())
+    if case["algorithm"] in ("llada", "fastdllm", "dream", "dream_block")
 ]
 CONFIDENCE = {
     "low_confidence": "max-prob",

@@ -37,9 +37,10 @@ def check_specs(what: str, given: Iterable[str], known: tuple[str, ...]) -> list
 
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
-CONFIDENCE = ("max-prob", "margin", "entropy", "random")
-SCHEDULES = ("blocks", "dream")
-CACHES = ("prefix", "dual")
+CONFIDENCE = ("max-prob", "margin", "entropy", "random", "left-to-right")
+SCHEDULES = ("blocks", "shares", "linear", "dream")
+CACHES = ("prefix", "dual", "blocks")
+STOPS = ("block", "at-once")
 KERNELS = ("one-pass", "two-pass")
 
 RULES = filed("sinks/rules")

@@ -12,11 +12,13 @@ from sinkscope.cli.console import origin
 from sinkscope.cli.groups import add_command
 from sinkscope.cli.options import (
     MOST,
+    AttentionBlockLength,
     BatchSize,
     Device,
     Dtype,
     Examples,
     Json,
+    MaskTokenId,
     ModelName,
     Revision,
     Seed,
@@ -49,6 +51,8 @@ def _evaluate(
     dtype: Dtype = None,
     device: Device = None,
     revision: Revision = None,
+    mask_token_id: MaskTokenId = None,
+    attention_block_length: AttentionBlockLength = None,
     as_json: Json = False,
 ) -> None:
     """Score a model on tasks with exact answers."""
@@ -57,7 +61,7 @@ def _evaluate(
     from sinkscope.evaluation import find_task, plan_evaluation
 
     tasks = [find_task(name) for name in asked]
-    model = open_model(model_name, dtype, device, revision)
+    model = open_model(model_name, dtype, device, revision, mask_token_id, attention_block_length)
     plans = [
         plan_evaluation(model, one, n=limit, seed=seed, max_example_tokens=max_example_tokens, batch_size=batch_size)
         for one in tasks

@@ -27,11 +27,13 @@ from sinkscope.cli.groups import OptionGroup, add_command, option_name
 from sinkscope.cli.keys_options import MaskingOptions, OneDropping, OneMasking, VariedDropping, VariedMasking
 from sinkscope.cli.options import (
     MOST,
+    AttentionBlockLength,
     BatchSize,
     Device,
     Dtype,
     Json,
     KeepingOptions,
+    MaskTokenId,
     ModelNames,
     Revision,
     limit_option,
@@ -168,6 +170,8 @@ class OpeningOptions(OptionGroup):
     dtype: Dtype = None
     device: Device = None
     revision: Revision = None
+    mask_token_id: MaskTokenId = None
+    attention_block_length: AttentionBlockLength = None
 
 
 def add_to(app: typer.Typer) -> None:
@@ -260,9 +264,7 @@ def _run(
     find = find_measures(measured.tasks, options)  # before a model is loaded for nothing
     measured.check_heeded(cached=options.cached)
     with keeping.told_at_interrupt():
-        models = [
-            open_model(name, opening.dtype, opening.device, opening.revision) for name in dict.fromkeys(model_names)
-        ]
+        models = [open_model(name, **vars(opening)) for name in dict.fromkeys(model_names)]
         measured.check_models(models)
         with laying_out(saying.as_json, f"laying out {measured.limit} examples of each task"):
             measures: list[KeysMeasure] = [make(model) for model in models for make in find]

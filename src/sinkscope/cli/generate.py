@@ -9,10 +9,12 @@ from sinkscope.cli import console
 from sinkscope.cli.groups import add_command
 from sinkscope.cli.keys_options import OneMasking, masked_line
 from sinkscope.cli.options import (
+    AttentionBlockLength,
     DecodingOptions,
     Device,
     Dtype,
     Json,
+    MaskTokenId,
     MaybeModel,
     ModelName,
     PromptOptions,
@@ -31,14 +33,21 @@ def add_to(app: typer.Typer) -> None:
     add_command(app, "generate", _generate)
 
 
-def _info(model_name: MaybeModel = None, revision: Revision = None, as_json: Json = False) -> None:
+def _info(
+    model_name: MaybeModel = None,
+    revision: Revision = None,
+    mask_token_id: MaskTokenId = None,
+    attention_block_length: AttentionBlockLength = None,
+    as_json: Json = False,
+) -> None:
     """Tell what a model is, without loading its weights. Without MODEL: the families and packaged models there are."""
     if model_name is None:
         _list(as_json)
         return
     from sinkscope.families import describe_model
 
-    found = asdict(describe_model(model_name, revision=revision))
+    told = {"mask_token_id": mask_token_id, "block_length": attention_block_length}
+    found = asdict(describe_model(model_name, revision=revision, **told))
     if as_json:
         console.print_json({**found, "folder": str(found["folder"])})
         return
@@ -85,6 +94,8 @@ def _generate(
     dtype: Dtype = None,
     device: Device = None,
     revision: Revision = None,
+    mask_token_id: MaskTokenId = None,
+    attention_block_length: AttentionBlockLength = None,
     as_json: Json = False,
 ) -> None:
     """Generate from prompts, with the model's own decoding loop."""
@@ -93,7 +104,7 @@ def _generate(
 
     given = asked.read()
     intervention = masking.intervention()
-    model = open_model(model_name, dtype, device, revision)
+    model = open_model(model_name, dtype, device, revision, mask_token_id, attention_block_length)
     settings = decoding.settings_for(model)
     every = [encode_prompts(model, [one.content])[0] for one in given]
     run = Run(model, settings, intervention)

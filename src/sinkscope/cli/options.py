@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 import typer
 
-from sinkscope.cli.choices import CACHES, CONFIDENCE, DTYPES, SCHEDULES, check_names
+from sinkscope.cli.choices import CACHES, CONFIDENCE, DTYPES, SCHEDULES, STOPS, check_names
 from sinkscope.cli.groups import OptionGroup, option_name
 from sinkscope.errors import Caution, UserError
 from sinkscope.seeds import MOST_SEED
@@ -92,6 +92,10 @@ OtherVersions = Annotated[
 Dtype = Annotated[str | None, typer.Option(callback=_check_dtype, help=f"{', '.join(DTYPES)}; as stored if left out.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 ...; a GPU if there is one.")]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub model.")]
+MaskTokenId = Annotated[int | None, typer.Option(min=0, help="Mask token of a diffusion model whose files name none.")]
+AttentionBlockLength = Annotated[
+    int | None, typer.Option(min=1, help="Tokens of a block of a block-causal model's attention.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 
@@ -109,10 +113,12 @@ class DecodingOptions(OptionGroup):
     gen_length: Annotated[int | None, typer.Option(help="Masks to append; 0 fills the masks of the prompt.")] = None
     block_length: Annotated[int | None, typer.Option(help="Length of a block.")] = None
     steps: Annotated[int | None, typer.Option(help="Denoising steps over all blocks.")] = None
-    schedule: Annotated[str | None, typer.Option(help="blocks (LLaDA) or dream (timesteps).")] = None
+    schedule: Annotated[str | None, typer.Option(help=f"{', '.join(SCHEDULES)}: LLaDA, SDAR, dllm, Dream.")] = None
     confidence: Annotated[str | None, typer.Option(help=f"{', '.join(CONFIDENCE)}.")] = None
     threshold: Annotated[float | None, typer.Option(help="Commit all positions at least this confident.")] = None
-    cache: Annotated[str | None, typer.Option(help="prefix or dual block cache.")] = None
+    cache: Annotated[str | None, typer.Option(help=f"{', '.join(CACHES)}: which keys are kept.")] = None
+    sub_block_length: Annotated[int | None, typer.Option(help="Length of the parts of a block.")] = None
+    stop: Annotated[str | None, typer.Option(help=f"{' or '.join(STOPS)}: when a text has ended.")] = None
     cfg_scale: Annotated[float | None, typer.Option(help="Classifier-free guidance; 0 is off.")] = None
     max_new_tokens: Annotated[int | None, typer.Option(help="Tokens to generate (autoregressive models).")] = None
     temperature: Annotated[float | None, typer.Option(help="0 is greedy.")] = None
@@ -123,7 +129,7 @@ class DecodingOptions(OptionGroup):
     seed: Annotated[int | None, seed_of("Seed of all noise.")] = None
 
     def __post_init__(self) -> None:
-        named = {"schedule": SCHEDULES, "confidence": CONFIDENCE, "cache": CACHES}
+        named = {"schedule": SCHEDULES, "confidence": CONFIDENCE, "cache": CACHES, "stop": STOPS}
         for name, known in named.items():
             check_names(name, filter(None, [vars(self)[name]]), known)
         _ = self._given
@@ -256,11 +262,25 @@ def finite(text: str) -> float:
     return float(text)
 
 
-def open_model(name: str, dtype: str | None, device: str | None, revision: str | None) -> Model:
+def open_model(
+    name: str,
+    dtype: str | None,
+    device: str | None,
+    revision: str | None,
+    mask_token_id: int | None = None,
+    attention_block_length: int | None = None,
+) -> Model:
     """Load a model as the options say."""
     from sinkscope.families import load_model
 
-    return load_model(name, dtype=dtype, device=device, revision=revision)
+    return load_model(
+        name,
+        dtype=dtype,
+        device=device,
+        revision=revision,
+        mask_token_id=mask_token_id,
+        block_length=attention_block_length,
+    )
 
 
 @contextmanager

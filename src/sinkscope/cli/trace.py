@@ -14,10 +14,12 @@ from sinkscope.cli.choices import KERNELS, check_names
 from sinkscope.cli.groups import OptionGroup, add_command
 from sinkscope.cli.keys_options import OneMasking, masked_line
 from sinkscope.cli.options import (
+    AttentionBlockLength,
     DecodingOptions,
     Device,
     Dtype,
     Json,
+    MaskTokenId,
     ModelName,
     Names,
     OtherVersions,
@@ -109,6 +111,8 @@ def _trace(
     dtype: Dtype = None,
     device: Device = None,
     revision: Revision = None,
+    mask_token_id: MaskTokenId = None,
+    attention_block_length: AttentionBlockLength = None,
     as_json: Json = False,
 ) -> None:
     """Record received attention for every step, layer, head and token."""
@@ -119,7 +123,7 @@ def _trace(
 
     check_output(out, resume=resume, overwrite=overwrite)  # before a model is loaded for nothing
     intervention = masking.intervention()
-    model = open_model(model_name, dtype, device, revision)
+    model = open_model(model_name, dtype, device, revision, mask_token_id, attention_block_length)
     recording = recorded.recording(model)
     settings = decoding.settings_for(model)
 

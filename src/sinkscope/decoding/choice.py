@@ -9,11 +9,12 @@ only when sampling.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
 from typing import ClassVar
 
 import torch
-
-from sinkscope.decoding.caches import BlockCache
+from transformers import Cache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +24,7 @@ class Candidates:
     probabilities: torch.Tensor  # (candidate, token) float32
     tokens: torch.Tensor  # (candidate,) the token predicted for each
     uniform: torch.Tensor  # (candidate,) float64 noise in [0, 1)
+    columns: torch.Tensor  # (candidate,) where each stands
 
 
 class Confidence(ABC):
@@ -70,11 +72,19 @@ class RandomOrder(Confidence):
         return candidates.uniform.to(candidates.probabilities.device)
 
 
+class LeftToRight(Confidence):
+    """The first column first (SDAR `sequential`)."""
+
+    def score(self, candidates: Candidates) -> torch.Tensor:
+        return -candidates.columns.to(candidates.probabilities.dtype)
+
+
 CONFIDENCE: dict[str, Confidence] = {
     "max-prob": MaxProb(),
     "margin": Margin(),
     "entropy": NegativeEntropy(),
     "random": RandomOrder(),
+    "left-to-right": LeftToRight(),
 }
 
 
@@ -84,6 +94,14 @@ class Schedule(ABC):
     tempered: ClassVar[bool]
     even_threshold: ClassVar[bool]
     """Whether threshold decoding is held to an even share a step, plus what earlier steps left over."""
+    whole_block: ClassVar[bool] = False
+    """Whether a block counts as full of masks, whatever it holds; threshold decoding then commits no fewer than the
+    schedule, and what lies above the threshold, not at it."""
+
+    def passes(self, steps: int, at_start: int) -> int:
+        """Passes that a block with so many masks at its start takes when `steps` are asked for."""
+        del at_start
+        return steps
 
     @abstractmethod
     def count(self, step: int, steps: int, masked: int, at_start: int) -> int:
@@ -127,7 +145,51 @@ class Timesteps(Schedule):
         return int(torch.tensor(float(masked)) * (1 - times[step + 1] / times[step]))
 
 
-SCHEDULES: dict[str, Schedule] = {"blocks": Blocks(), "dream": Timesteps()}
+class Shares(Schedule):
+    """SDAR and LLaDA 2: even shares of a whole block, also of one that begins with known tokens."""
+
+    tempered = False
+    even_threshold = False
+    whole_block = True
+
+    def count(self, step: int, steps: int, masked: int, at_start: int) -> int:
+        return masked if step >= steps - 1 else min(masked, even_share(step, steps, at_start))
+
+
+class Linear(Schedule):
+    """dllm (`get_num_transfer_tokens`, linear alphas): of the masks left, the share 1 - s/t for times t from 1 to 0.
+
+    Halves are rounded to even, after float32 has decided what a half is; steps that would commit nothing are not made.
+    """
+
+    tempered = False
+    even_threshold = False
+
+    def passes(self, steps: int, at_start: int) -> int:
+        return len(linear_counts(steps, at_start))
+
+    def count(self, step: int, steps: int, masked: int, at_start: int) -> int:
+        counts = linear_counts(steps, at_start)
+        return min(masked, counts[step]) if step < len(counts) - 1 else masked
+
+
+@cache
+def linear_counts(steps: int, masks: int) -> tuple[int, ...]:
+    """Masks that each step commits, those that commit none left out; at least one step.
+
+    Alphas in float32 and the product in float64, as in the reference: 4 masks in 3 steps are 1, 1 and 2.
+    """
+    counts, left = list[int](), masks
+    times = [torch.tensor((steps - step) / steps, dtype=torch.float32) for step in range(steps + 1)]
+    for now, then in pairwise(times):
+        stays = (1 - (1 - then)) / (1 - (1 - now))
+        due = int((left * (1 - stays).double()).round())
+        counts += [due] if due > 0 else []
+        left -= due
+    return tuple(counts) or (0,)
+
+
+SCHEDULES: dict[str, Schedule] = {"blocks": Blocks(), "shares": Shares(), "linear": Linear(), "dream": Timesteps()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,17 +210,18 @@ class Predictions:
 class Block:
     """Where the current block stands, with a number a row of the batch.
 
-    `steps`: how many it takes by schedule; `masks`: how many there were at its start; `held_back`: what threshold
-    decoding still owes to an even schedule.
+    `steps`: how many are asked for; `passes`: how many it takes of them by schedule; `masks`: how many there were at
+    its start; `held_back`: what threshold decoding still owes to an even schedule. `cache` holds what is not fed.
     """
 
     number: int
     bounds: tuple[int, int]
     fed: tuple[int, int]
     steps: list[int]
+    passes: list[int]
     masks: list[int]
     held_back: list[int]
-    cache: BlockCache | None
+    cache: Cache | None
     step: int = 0
 
 
@@ -198,20 +261,25 @@ class CommitRule:
         """Predictions that reach the threshold, (candidate,) boolean; a deferred token never does."""
         if self._threshold is None:
             return torch.zeros_like(predictions.rows, dtype=torch.bool)
-        return (predictions.confidence >= self._threshold) & (predictions.order > -torch.inf)
+        above = predictions.confidence > self._threshold
+        if not self._schedule.whole_block:
+            above = predictions.confidence >= self._threshold
+        return above & (predictions.order > -torch.inf)
 
     def _pick(self, scores: torch.Tensor, sure: torch.Tensor, candidates: int, row: int, block: Block) -> torch.Tensor:
         """Positions to commit in one row. scores, sure (position,): -inf and False where nothing is to be committed."""
         if self._threshold is None:
             count = self._schedule.count(block.step, block.steps[row], candidates, block.masks[row])
             return scores.topk(count).indices
-        most = candidates
+        most, least = candidates, 1
+        if self._schedule.whole_block:
+            least = self._schedule.count(block.step, block.steps[row], candidates, block.masks[row])
         if self._schedule.even_threshold:
             steps = block.steps[row]
             share = even_share(block.step, steps, block.masks[row]) if block.step < steps else 0
             most = min(candidates, max(1, share + block.held_back[row]))
         best = scores.topk(most).indices
         taken = sure[best]
-        taken[0] = True
+        taken[: max(1, least)] = True
         block.held_back[row] = most - int(taken.sum())
         return best[taken]

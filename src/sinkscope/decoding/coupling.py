@@ -41,6 +41,8 @@ def padding_fault(model: Model) -> str | None:
     network: Any = model.network
     if model.family.position_offset is None:
         return "takes no position ids"
+    if model.family.blocks is not None and not model.family.blocks.from_prompt:
+        return "counts its blocks from a text's first token"
     kinds = getattr(network.config.get_text_config(), "layer_types", None) or ()
     stateful = any(getattr(module, "_is_stateful", False) for module in network.modules())
     if stateful or not _BY_ATTENTION.issuperset(kinds) or any(map(_mixes_columns, network.modules())):

@@ -1,9 +1,10 @@
-"""The denoising loop of masked diffusion models: LLaDA's blocks, Dream's timesteps, threshold decoding, block caches,
-guidance.
+"""The denoising loop of diffusion models: LLaDA's blocks, Dream's timesteps, threshold decoding, caches, guidance,
+block-causal models.
 
 The canvas is the prompt followed by masks. In each step every masked position of the current block is predicted, and
-the most confident predictions are committed; attention is full over the canvas. One loop serves all families: the
-schedule says how many positions a step commits, the confidence rule says which.
+the most confident predictions are committed. One loop serves all families: the schedule says how many positions a step
+commits, the confidence rule says which. Attention is full over the canvas; a block-causal model sees the canvas up to
+the end of its block, so that its canvas grows by blocks.
 
     for step in denoise(model, "Question: ...", Denoising(gen_length=64)):
         step.canvas, step.committed
@@ -11,18 +12,24 @@ schedule says how many positions a step commits, the confidence rule says which.
 A masked position is never filled with the mask token, so the loop always ends without masks. Rows of a batch do not
 influence one another. With a cache and a shifted family (Dream), the full pass that begins a block commits the block's
 first position and nothing else, as in Fast-dLLM: its predictor lies outside the block and is not computed again.
+
+With cache "blocks", a pass over what has been finished since comes before a block, and writes its keys for good; that
+is exact. SDAR and Fast-dLLM v2 write a block at its end, the last one too, whose keys nobody reads: one pass more.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
+from transformers import Cache, DynamicCache
 
-from sinkscope.attention import GROUPS, NOT_COUNTED
+from sinkscope.attention import NOT_COUNTED
+from sinkscope.decoding.blockwise import Lines
 from sinkscope.decoding.caches import BlockCache, BlockPlace
 from sinkscope.decoding.canvas import Canvas, doubled
 from sinkscope.decoding.choice import CONFIDENCE, SCHEDULES, Block, Candidates, CommitRule, Predictions
-from sinkscope.decoding.forward import forward_for, guided
+from sinkscope.decoding.filling import Filling
+from sinkscope.decoding.forward import Forward, forward_for, guided
 from sinkscope.decoding.protocols import BlockCompression, Intervention, Step, block_layers
 from sinkscope.decoding.sampling import Sampler, row_generators, uniform_noise
 from sinkscope.decoding.settings import Denoising
@@ -55,136 +62,210 @@ class _Denoising:
     ) -> None:
         self._model = model
         self._settings = settings
-        self._noise = row_generators(seeds)
-        self._prompt_length = canvas.prompt_length
-        self._tokens = canvas.tokens.clone()
-        mask_id = model.family.mask_token_id
-        assert mask_id is not None
-        self._mask_id = mask_id
-        self._real = canvas.real
-        self._generated = (canvas.tokens == mask_id) & canvas.real
-        width = canvas.tokens.shape[1]
-        length = settings.block_length if settings.gen_length and settings.block_length else width
-        columns = torch.arange(width, device=canvas.tokens.device)
-        # Masks inside the prompt belong to the first block.
-        self._block_of = ((columns - canvas.prompt_length).clamp(min=0) // length).expand_as(canvas.tokens)
-        self._block_length = length
+        self._lines = Lines.of(model, canvas.prompt_length, canvas.tokens.shape[1], settings)
+        self._filling = Filling(model, canvas, settings, self._lines)
         self._schedule = SCHEDULES[settings.schedule]
-        self._sampler = Sampler(
-            temperature=settings.temperature,
-            top_p=settings.top_p,
-            top_k=settings.top_k,
-            suppress=settings.suppress,
-            never=(mask_id,),
-            tempered=self._schedule.tempered,
-        )
+        self._kept = DynamicCache(config=model.network.config) if settings.cache == "blocks" else None
         guided = settings.cfg_scale > 0
         self._fed_canvas, self._fed_seeds = (doubled(canvas), [*seeds, *seeds]) if guided else (canvas, seeds)
         self._forward = forward_for(model, self._fed_canvas, intervention, self._fed_seeds)
+        self._predictor = _Predictor(model, canvas, settings, self._forward, row_generators(seeds))
         self._dropping = dropping
         padding = (~canvas.real).sum(-1).tolist()
-        self._rule = CommitRule(self._schedule, settings.threshold, padding, width)
+        self._rule = CommitRule(self._schedule, settings.threshold, padding, self._lines.width)
         self._index = 0
 
     @torch.no_grad()
     def steps(self) -> Iterator[Step]:
         """All steps, block after block."""
-        for number in range(self._settings.blocks):
+        for number in range(self._lines.count):
             block = self._begin(number)
+            if self._kept is not None and block.bounds[0] > 0:
+                yield self._read(block, self._kept)
             while not self._ended(block):
                 yield self._advance(block)
-                if block.cache is not None and block.step == 1:
-                    block.fed = block.cache.hold()
+            self._filling.stop(after_block=True)
+            if not bool(self._filling.going.any()):
+                return
 
     def _begin(self, number: int) -> Block:
-        width = self._tokens.shape[1]
-        first = 0 if self._settings.gen_length == 0 else self._prompt_length + number * self._block_length
-        last = min(first + self._block_length, width)
-        at_start = self._open(number).sum(-1).tolist()
-        steps = self._settings.steps
+        first, last = self._lines.bounds(number)
+        at_start = self._filling.open(number).sum(-1).tolist()
+        masks = [self._lines.length] * len(at_start) if self._schedule.whole_block else at_start
+        asked = self._lines.steps(self._settings.steps)
+        steps = [max(1, one) if asked is None else asked for one in masks]
         return Block(
             number=number,
             bounds=(first, last),
-            fed=(0, width),
-            steps=[max(1, masks) if steps is None else steps // self._settings.blocks for masks in at_start],
-            masks=at_start,
+            fed=(0 if self._kept is None else first, self._lines.there(last)),
+            steps=steps,
+            passes=[self._schedule.passes(*one) for one in zip(steps, masks, strict=True)],
+            masks=masks,
             held_back=[0] * len(at_start),
-            cache=self._empty_cache(first, last),
+            cache=self._empty_cache(first, last) if self._kept is None else self._kept,
         )
 
     def _empty_cache(self, start: int, stop: int) -> BlockCache | None:
         kind = self._settings.cache
-        if kind is None:
+        if kind is None or (self._lines.grows and start == 0):  # nothing lies before the block
             return None
         canvas = self._fed_canvas
-        place = BlockPlace(kind=kind, start=start, stop=stop, real=canvas.real, prompt_length=canvas.prompt_length)
+        real = canvas.real[:, : self._lines.there(stop)]
+        place = BlockPlace(kind=kind, start=start, stop=stop, real=real, prompt_length=canvas.prompt_length)
         return BlockCache(place, block_layers(self._dropping, self._model, place, self._fed_seeds))
 
-    def _ended(self, block: Block) -> bool:
-        """As in the references: all scheduled steps are made; threshold and cached decoding end when nothing is left.
+    @property
+    def _least(self) -> int | None:
+        """The fewest passes of a block that ends when nothing is left: with a threshold or a cache, and in all
+        block-causal models. None where it ends with its schedule.
 
-        A cached block makes at least two passes, the full one and one over the cache.
+        A block cache has a full pass and one over the cache at least.
         """
-        if self._settings.threshold is None and block.cache is None:
-            return block.step == max(block.steps)
-        return block.step >= (1 if block.cache is None else 2) and not bool(self._open(block.number).any())
+        if self._lines.grows:
+            return 0
+        if self._settings.cache is not None:
+            return 2
+        return None if self._settings.threshold is None else 1
+
+    def _ended(self, block: Block) -> bool:
+        """As in the references."""
+        least = self._least
+        if least is None:
+            return block.step == max(block.passes)
+        return block.step >= least and not bool(self._filling.open(block.number).any())
 
     def _takes_part(self, block: Block, open_now: torch.Tensor) -> torch.Tensor:
         """Rows, (batch,) boolean, that would make this pass alone too; the others wait for them. See `_ended`."""
-        if self._settings.threshold is None and block.cache is None:
-            return torch.tensor([block.step < steps for steps in block.steps], device=open_now.device)
-        return open_now.any(-1) | (block.step < (1 if block.cache is None else 2))
+        least = self._least
+        if least is None:
+            return torch.tensor([block.step < passes for passes in block.passes], device=open_now.device)
+        return open_now.any(-1) | (block.step < least)
+
+    def _read(self, block: Block, kept: DynamicCache) -> Step:
+        """The pass over what was finished since the last block, which writes its keys."""
+        blocks = self._model.family.blocks
+        seeds = blocks is not None and blocks.seeded
+        first = self._filling.open(block.number) & self._filling.at(block.bounds[0]) & seeds
+        fed = (kept.get_seq_length(), block.bounds[0])
+        return self._pass(block, fed, first, self._filling.going, all_of_them=True, finished=True)
 
     def _advance(self, block: Block) -> Step:
-        """One forward pass and its commits."""
-        seen = self._tokens.clone()
-        open_now = self._open(block.number)
+        """One denoising pass and its commits."""
+        family, open_now = self._model.family, self._filling.open(block.number)
         takes_part = self._takes_part(block, open_now)
-        groups = self._groups(block.number)[:, block.fed[0] : block.fed[1]]
+        # The first column's predictor is fed in the first pass alone.
+        before = isinstance(block.cache, BlockCache) and family.logit_shift
+        before = before or (self._kept is None and family.blocks is not None and family.blocks.seeded)
+        first = open_now & self._filling.at(block.bounds[0])
+        only_first = before and block.step == 0 and (not self._lines.grows or bool(first.any()))
+        open_now = first if only_first else self._filling.in_first_part(open_now)
+        step = self._pass(block, block.fed, open_now, takes_part, all_of_them=only_first)
+        if self._kept is not None:
+            self._kept.crop(block.fed[0] - block.fed[1])
+        block.step += 1
+        if isinstance(block.cache, BlockCache) and block.step == 1:
+            block.fed = block.cache.hold()
+        return step
+
+    def _pass(
+        self,
+        block: Block,
+        fed: tuple[int, int],
+        open_now: torch.Tensor,
+        takes_part: torch.Tensor,
+        *,
+        all_of_them: bool,
+        finished: bool = False,
+    ) -> Step:
+        """One forward pass over the columns `fed`, and its commits among those open now, (batch, position).
+
+        finished: what is fed is finished, see `Forward`.
+        """
+        filling = self._filling
+        seen = filling.tokens[:, : self._lines.there(fed[1])].clone()
+        groups = filling.groups(block.number)[:, fed[0] : fed[1]]
         groups = groups.masked_fill(~takes_part.unsqueeze(-1), NOT_COUNTED)  # alone it would not ask
-        only_first = block.cache is not None and block.step == 0 and self._model.family.logit_shift
-        if only_first:
-            open_now = open_now & (torch.arange(open_now.shape[1], device=open_now.device) == block.bounds[0])
-        predictions = self._predict(open_now, block.fed, groups, block.cache)
-        chosen = (
-            torch.ones_like(predictions.rows, dtype=torch.bool) if only_first else self._rule.of(predictions, block)
-        )
+        predictions = self._predictor.predict(filling, seen, open_now, fed, groups, block.cache, finished)
+        every = torch.ones_like(predictions.rows, dtype=torch.bool)
+        chosen = every if all_of_them else self._rule.of(predictions, block)
         rows, columns = predictions.rows[chosen], predictions.columns[chosen]
-        self._tokens[rows, columns] = predictions.tokens[chosen]
-        committed = torch.zeros_like(self._generated)
+        filling.tokens[rows, columns] = predictions.tokens[chosen]
+        committed = torch.zeros_like(filling.generated)
         committed[rows, columns] = True
-        confidence = torch.full(seen.shape, torch.nan, device=seen.device)
+        confidence = torch.full(committed.shape, torch.nan, device=seen.device)
         confidence[rows, columns] = predictions.confidence[chosen].float()
-        step = Step(
-            index=self._index,
+        filling.stop(after_block=False)
+        stop = self._lines.there(block.bounds[1])
+        self._index += 1
+        return Step(
+            index=self._index - 1,
             block=block.number,
             block_range=block.bounds,
-            queries=block.fed,
+            queries=fed,
             seen=seen,
-            canvas=self._tokens.clone(),
-            committed=committed,
-            confidence=confidence,
+            canvas=filling.tokens[:, :stop].clone(),
+            committed=committed[:, :stop],
+            confidence=confidence[:, :stop],
             groups=groups,
             takes_part=takes_part,
             removed=None if self._forward.removed is None else self._forward.removed.first(len(seen)),
         )
-        self._index += 1
-        block.step += 1
-        return step
 
-    def _predict(
-        self, open_now: torch.Tensor, fed: tuple[int, int], groups: torch.Tensor, cache: BlockCache | None
+
+class _Predictor:
+    """What open positions would become, by the network and the sampler."""
+
+    def __init__(
+        self,
+        model: Model,
+        canvas: Canvas,
+        settings: Denoising,
+        forward: Forward,
+        noise: Sequence[torch.Generator],
+    ) -> None:
+        assert model.family.mask_token_id is not None
+        self._settings = settings
+        self._forward = forward
+        self._noise = noise
+        self._real = canvas.real
+        # A shifted block's first column is predicted by the pass that writes what lies before it.
+        self._carries = settings.cache == "blocks" and model.family.logit_shift
+        self._carried: torch.Tensor | None = None  # (batch, 1, token)
+        self._sampler = Sampler(
+            temperature=settings.temperature,
+            top_p=settings.top_p,
+            top_k=settings.top_k,
+            suppress=settings.suppress,
+            never=(model.family.mask_token_id,),
+            tempered=SCHEDULES[settings.schedule].tempered,
+        )
+
+    def predict(
+        self,
+        filling: Filling,
+        seen: torch.Tensor,
+        open_now: torch.Tensor,
+        fed: tuple[int, int],
+        groups: torch.Tensor,
+        cache: Cache | None,
+        finished: bool,
     ) -> Predictions:
-        """Predict every open position, (batch, position) boolean."""
+        """Predict every open position, (batch, position) boolean, of the tokens seen."""
         rows, columns = open_now.nonzero(as_tuple=True)
         wanted = (int(columns.min()), int(columns.max()) + 1) if len(columns) else (fed[0], fed[0] + 1)
-        logits = self._logits(fed, wanted, groups, cache)[rows, columns - wanted[0]]
+        wanted = (fed[1], fed[1] + 1) if finished else wanted
+        logits = self._logits(filling, seen, fed, wanted, groups, cache, finished)
+        if self._carries and finished:
+            self._carried = logits
+        elif self._carries and self._carried is not None and wanted[0] == fed[0]:
+            logits = torch.cat([self._carried, logits[:, 1:]], dim=1)
+        logits = logits[rows, columns - wanted[0]]
         if not len(rows):
             none = logits.new_zeros(0)
             return Predictions(rows=rows, columns=columns, tokens=rows, confidence=none, order=none)
         tokens, probabilities = self._sampler.choose(logits, rows, self._noise)
         uniform = uniform_noise(rows, self._noise) if self._settings.confidence == "random" else torch.zeros(len(rows))
-        candidates = Candidates(probabilities=probabilities, tokens=tokens, uniform=uniform)
+        candidates = Candidates(probabilities=probabilities, tokens=tokens, uniform=uniform, columns=columns)
         confidence = order = CONFIDENCE[self._settings.confidence].score(candidates)
         if self._settings.defer:
             # As in LLaDA at temperature 0: the others are ordered by what they are without the deferred tokens.
@@ -197,24 +278,20 @@ class _Denoising:
         return Predictions(rows=rows, columns=columns, tokens=tokens, confidence=confidence, order=order)
 
     def _logits(
-        self, fed: tuple[int, int], wanted: tuple[int, int], groups: torch.Tensor, cache: BlockCache | None
+        self,
+        filling: Filling,
+        seen: torch.Tensor,
+        fed: tuple[int, int],
+        wanted: tuple[int, int],
+        groups: torch.Tensor,
+        cache: Cache | None,
+        finished: bool,
     ) -> torch.Tensor:
         """Logits (batch, wanted column, token), guided if asked for."""
         if self._settings.cfg_scale == 0:
-            return self._forward(self._tokens, fed, wanted, groups, cache)
-        blind = self._tokens.masked_fill(self._real & ~self._generated, self._mask_id)
-        both = torch.cat([self._tokens, blind])
-        return guided(self._forward(both, fed, wanted, groups.repeat(2, 1), cache), self._settings.cfg_scale)
-
-    def _open(self, block: int) -> torch.Tensor:
-        """Positions that may be committed now, (batch, position): masked, and not in a later block."""
-        return (self._tokens == self._mask_id) & self._generated & (self._block_of <= block)
-
-    def _groups(self, block: int) -> torch.Tensor:
-        """Labels of all columns, (batch, position): an index into `GROUPS`, or `NOT_COUNTED`."""
-        masked = self._tokens == self._mask_id
-        inside = torch.where(masked, GROUPS.index("block-masked"), GROUPS.index("block-committed"))
-        label = torch.where(self._block_of < block, GROUPS.index("committed"), inside)
-        label = torch.where(self._block_of > block, GROUPS.index("later"), label)
-        label = torch.where(self._generated, label, GROUPS.index("prompt"))
-        return torch.where(self._real, label, NOT_COUNTED)
+            return self._forward(seen, fed, wanted, groups, cache, finished=finished)
+        there = slice(0, seen.shape[1])
+        blind = seen.masked_fill((self._real & ~filling.generated)[:, there], filling.mask_id)
+        both = torch.cat([seen, blind])
+        logits = self._forward(both, fed, wanted, groups.repeat(2, 1), cache, finished=finished)
+        return guided(logits, self._settings.cfg_scale)

@@ -13,6 +13,7 @@ from transformers import Cache
 from sinkscope.attention import NOT_COUNTED, label_queries
 from sinkscope.attention.cutting import cutting
 from sinkscope.attention.watching import first_not_finite, not_finite, refuse_split_heads
+from sinkscope.decoding.blockwise import Visible
 from sinkscope.decoding.canvas import Canvas, doubled
 from sinkscope.decoding.coupling import Rotations
 from sinkscope.decoding.protocols import Intervention, MaskingStats, PassContext, active
@@ -36,6 +37,7 @@ class Forward:
         # The column of each row's first token, which has no row of logits before it, be that padding or none.
         self._first = canvas.real.long().argmax(-1, keepdim=True)  # (batch, 1)
         self._firsts = set(self._first.flatten().tolist())
+        self._seen = None if model.family.blocks is None else Visible(model, canvas, model.family.blocks)
         self._rotations = Rotations(model.network)
         accepted = inspect.signature(model.network.forward).parameters
         self._keeps = "logits_to_keep" in accepted
@@ -51,19 +53,23 @@ class Forward:
         wanted: tuple[int, int],
         groups: torch.Tensor,
         cache: Cache | None = None,
+        *,
+        finished: bool = False,
     ) -> torch.Tensor:
         """Logits (batch, wanted column, token) from feeding tokens[:, fed].
 
         Columns that the cache holds and `fed` leaves out are still attended to. With a logit shift, column i is
-        predicted by row i - 1; the first token of a text by its own row, and so is the first column fed.
+        predicted by row i - 1; the first token of a text by its own row, and so is the first column fed. finished: the
+        columns fed are blocks that are finished, and row i - 1 predicts column i, whatever the family.
         """
         start, stop = fed
+        shift = self._shift or finished
         columns = torch.arange(wanted[0] - start, wanted[1] - start, device=tokens.device)
-        rows = (columns - 1).clamp(min=0) if self._shift else columns
-        holds_first = self._shift and not self._firsts.isdisjoint(range(*wanted))
+        rows = (columns - 1).clamp(min=0) if shift else columns
+        holds_first = shift and not finished and not self._firsts.isdisjoint(range(*wanted))
         if holds_first:
             rows = torch.cat([rows, columns[-1:]])
-        kwargs: dict[str, Any] = self._told(start, stop, cache)
+        kwargs: dict[str, Any] = self._told(start, stop, cache, finished)
         if cache is not None:
             kwargs["cache"] = cache
         if self._keeps:
@@ -77,10 +83,13 @@ class Forward:
         own = (columns + start == self._first).unsqueeze(-1)  # (batch, wanted column, 1)
         return torch.where(own, logits[:, 1:], logits[:, :-1])
 
-    def _told(self, start: int, stop: int, cache: Cache | None) -> dict[str, Any]:
+    def _told(self, start: int, stop: int, cache: Cache | None, finished: bool) -> dict[str, Any]:
         """Arguments of the network besides the tokens of the columns fed."""
         told: dict[str, Any] = {}
-        if self._mask is not None:
+        if self._seen is not None:
+            # With a block cache as many columns are there as are fed and before; what it drops, it takes from the mask.
+            told["attention_mask"] = self._seen.mask((start, stop), finished=finished)
+        elif self._mask is not None:
             told["attention_mask"] = self._mask if cache is not None else self._mask[:, :stop]
         if self._positions is not None:
             told["position_ids"] = self._positions[:, start:stop]
@@ -96,7 +105,7 @@ class Forward:
         highest = logits.amax(-1)  # NaN where there is any
         if bool(highest.isfinite().all()) or bool((highest.isfinite() | (groups == NOT_COUNTED)).all()):
             return
-        told = self._told(0, tokens.shape[1], None)
+        told = self._told(0, tokens.shape[1], None, False)
         with self._rotations.fresh():
             where = first_not_finite(self._network, lambda: self._network(input_ids=tokens, **told))
         raise not_finite(self._network, "the logits" if where is None else where)
@@ -124,13 +133,15 @@ class IntervenedForward(Forward):
         wanted: tuple[int, int],
         groups: torch.Tensor,
         cache: Cache | None = None,
+        *,
+        finished: bool = False,
     ) -> torch.Tensor:
         """As `Forward`; logits of the rows that the intervention is about."""
         if self._copies:
             tokens, groups = tokens.repeat(2, 1), groups.repeat(2, 1)
         self._intervening.begin(PassContext(tokens=tokens, fed=fed, groups=groups))
         with cutting(self._intervening):
-            logits = super().__call__(tokens, fed, wanted, groups, cache)
+            logits = super().__call__(tokens, fed, wanted, groups, cache, finished=finished)
         self.removed = self._intervening.finish()
         return logits[: self._rows]
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from sinkscope.decoding.autoregressive import decode_canvas
+from sinkscope.decoding.blockwise import Lines, new_tokens
 from sinkscope.decoding.canvas import (
     Prompts,
     after_prefix,
@@ -37,7 +38,7 @@ from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.decoding.settings import Decoding, Denoising, Settings
 from sinkscope.decoding.texts import decode_text
 from sinkscope.errors import TrainedLengthWarning, UserError
-from sinkscope.families import Model
+from sinkscope.families import Blockwise, Model
 
 _FEW_STEPS = 1024
 _STEPS_A_MASK = 4
@@ -83,8 +84,16 @@ class Run:
 
     def max_steps(self, encoded: Sequence[Sequence[int]]) -> int:
         """The most steps that generating from these prompts together can take."""
-        mask = self.model.family.mask_token_id
+        mask, new, blocks = self.model.family.mask_token_id, self.new_tokens(encoded), self.model.family.blocks
+        if blocks is not None:  # every denoising pass commits something, and one pass reads what was finished
+            return new + -(-new // blocks.length) + 1
         return self.settings.max_steps(max(sum(token == mask for token in tokens) for tokens in encoded))
+
+    def new_tokens(self, encoded: Sequence[Sequence[int]]) -> int:
+        """Columns that are generated after these prompts, run together."""
+        if isinstance(self.settings, Decoding):
+            return self.settings.new_tokens
+        return new_tokens(self.model, self.settings, map(len, encoded))
 
     def steps(self, prompts: Prompts, seeds: Sequence[int] | None = None) -> Iterator[Step]:
         """Generate, a `Step` after each forward pass. seeds: one a prompt, instead of those drawn from `settings.seed`
@@ -96,7 +105,7 @@ class Run:
             self.compression.ready(model)
         seeds = prompt_seeds([[*prefix, *tokens] for tokens in encoded], settings.seed) if seeds is None else seeds
         if isinstance(settings, Denoising):
-            canvas = lay_out(model, encoded, settings.new_tokens, _mask_of(model))
+            canvas = lay_out(model, encoded, self.new_tokens(encoded), _mask_of(model))
             dropping = None if self.compression is None else self.compression.for_blocks(model)
             return denoise_canvas(model, canvas, settings, seeds, self.masking, dropping)
         canvas = after_prefix(lay_out(model, encoded, settings.new_tokens, model.family.pad_token_id), prefix)
@@ -256,9 +265,13 @@ def _check_decoding(run: Run, settings: Decoding, encoded: Sequence[Sequence[int
 
 def _check_denoising(run: Run, settings: Denoising, encoded: Sequence[Sequence[int]]) -> None:
     model, mask = run.model, _mask_of(run.model)
-    lengths, new = [len(tokens) for tokens in encoded], settings.new_tokens
+    lengths, new = [len(tokens) for tokens in encoded], run.new_tokens(encoded)
     check_context(model, max(lengths), new, "gen_length")
     holds_masks = [mask in tokens for tokens in encoded]
+    if model.family.blocks is None:
+        _check_whole_canvas(model, settings)
+    else:
+        _check_blockwise(model, model.family.blocks, settings, any(holds_masks))
     if new == 0 and not all(holds_masks):
         which = which_prompt(holds_masks.index(False), encoded)
         raise UserError(f"{which} holds no mask to fill; write {mask_text(model)} in it, or set gen_length")
@@ -283,26 +296,60 @@ def _check_denoising(run: Run, settings: Denoising, encoded: Sequence[Sequence[i
         run.masking.check(model, fewest=fewest, most=max(lengths) + new, passes=settings.max_steps(masks - new))
 
 
+def _check_whole_canvas(model: Model, settings: Denoising) -> None:
+    """Refuse what only block-causal models have."""
+    if settings.cache == "blocks" or settings.stop is not None:
+        which = "cache='blocks'" if settings.cache == "blocks" else f"stop={settings.stop!r}"
+        raise UserError(
+            f"{which} is of block-causal models, and {model.name} ({model.family.name}) sees its whole canvas; leave "
+            "it out, or load a checkpoint that was trained so with load_model(..., block_length=)"
+        )
+
+
+def _check_blockwise(model: Model, blocks: Blockwise, settings: Denoising, masks_given: bool) -> None:
+    """Refuse what a block-causal model can't do."""
+    length, name = blocks.length, f"{model.name} ({model.family.name})"
+    if settings.block_length not in (None, length):
+        raise UserError(
+            f"{name} attends in blocks of {length}, block_length is {settings.block_length}; leave it out, or load the "
+            f"model with block_length={settings.block_length}"
+        )
+    if settings.gen_length == 0 or masks_given:
+        raise UserError(
+            f"{name} is block-causal and fills the masks after a prompt alone; set gen_length, give no mask"
+        )
+    if settings.cache == "dual":
+        raise UserError(f"{name} is block-causal: no key lies after a block; use cache='prefix' or 'blocks'")
+    if settings.cache != "blocks" and blocks.causal_context:
+        raise UserError(
+            f"{name} makes the keys of a finished block in a causal pass of its own: use cache='blocks', without "
+            "dropping keys"
+        )
+
+
 def _fewest_keys(run: Run, settings: Denoising, prompts: Sequence[int]) -> int:
     """The fewest keys of a row in attention, with prompts of these lengths. Raises `UserError` for a compression that
     can't be made of them."""
     model, compression = run.model, run.compression
-    if compression is None:
+    if compression is None and model.family.blocks is None:
         return min(prompts) + settings.new_tokens
+    if compression is None:
+        return min(min(prompts), settings.gen_length)  # of the first pass
     prefix_of(compression)
     if not model.family.has_cache:
         raise UserError(
             f"{model.name} is a masked language model without a key-value cache, so there are no keys to drop; leave "
             "compression out"
         )
-    if settings.cache is None:
+    if settings.cache in (None, "blocks"):
+        which = "cache='prefix'" if model.family.blocks is not None else "cache='dual' or cache='prefix'"
         raise UserError(
             f"{model.name} ({model.family.name}) sees in both directions: keys are dropped from a block cache only, so "
-            "set cache='dual' or cache='prefix' in Denoising"
+            f"set {which} in Denoising"
         )
     _check_copies(run.masking)
     compression.check(model, [])
-    dropping, blocks = compression.for_blocks(model), _block_lengths(settings, prompts)
+    dropping, blocks = compression.for_blocks(model), _block_lengths(model, settings, prompts)
     dropping.check(blocks)
     return min(map(dropping.fewest_keys, blocks))
 
@@ -312,13 +359,15 @@ def _check_copies(masking: Intervention | None) -> None:
         raise UserError("a clean copy beside a compressed cache would lose keys as well; use detect_from='masked'")
 
 
-def _block_lengths(settings: Denoising, prompts: Sequence[int]) -> list[BlockLengths]:
-    """Every block of every length of a prompt."""
-    block = settings.gen_length // settings.blocks
+def _block_lengths(model: Model, settings: Denoising, prompts: Sequence[int]) -> list[BlockLengths]:
+    """Every block of every length of a prompt that has something before it."""
     found = []
     for prompt in sorted(set(prompts)):
-        for before in range(prompt, prompt + settings.gen_length, block):
-            width = prompt + settings.gen_length
-            fed = block if settings.cache == "dual" else width - before
-            found.append(BlockLengths(prompt=prompt, before=before, context=width - fed, fed=fed))
+        canvas = prompt + new_tokens(model, settings, [prompt])
+        lines = Lines.of(model, prompt, canvas, settings)
+        for before, stop in map(lines.bounds, range(lines.count)):
+            width = canvas if model.family.blocks is None else stop
+            fed = stop - before if settings.cache == "dual" else width - before
+            if before > 0:
+                found.append(BlockLengths(prompt=prompt, before=before, context=width - fed, fed=fed))
     return found

@@ -12,7 +12,8 @@ from numbers import Real
 from sinkscope.decoding.choice import CONFIDENCE, SCHEDULES
 from sinkscope.errors import UserError
 
-CACHES = ("prefix", "dual")
+CACHES = ("prefix", "dual", "blocks")
+STOPS = ("block", "at-once")
 LEAST_TEMPERATURE = 1e-3
 MOST_GUIDANCE = 1e4
 """Beyond this guidance multiplies rounding errors of the logits into answers."""
@@ -23,14 +24,23 @@ class Denoising:
     """Decoding of a masked diffusion model, or of any masked language model.
 
     gen_length: masks appended to the prompt; 0 fills the masks that the prompt holds.
-    block_length: blocks are finished from left to right; None makes the whole generation one block.
+    block_length: blocks are finished from left to right; None takes the model's own, which is the whole generation
+        where the model sees all of it. Block-causal models have no other.
     steps: denoising steps, divided evenly over the blocks; None takes as many as there are masks, with "blocks" one
         position a step.
-    schedule: how many positions a step commits, "blocks" (LLaDA) or "dream" (Dream's timesteps).
-    confidence: which positions come first: "max-prob", "margin", "entropy" (negative entropy) or "random".
+    schedule: how many positions a step commits, "blocks" (LLaDA), "shares" (SDAR, LLaDA 2), "linear" (dllm) or "dream"
+        (Dream's timesteps).
+    confidence: which positions come first: "max-prob", "margin", "entropy" (negative entropy), "random" or
+        "left-to-right".
     threshold: commit every position whose confidence is at least this, and always the best one (Fast-dLLM). With the
-        "dream" schedule no step commits more than its even share and what earlier steps held back.
-    cache: None, "prefix" (keys and values before the block are kept) or "dual" (those after it too) (Fast-dLLM).
+        "dream" schedule no step commits more than its even share and what earlier steps held back; with "shares" none
+        commits fewer than its share, and the confidence must lie above the threshold.
+    cache: None, "prefix" (keys and values before the block are kept, made anew with each block) or "dual" (those after
+        it too) (Fast-dLLM); of block-causal models "prefix" or "blocks" (those of a finished block are made once and
+        kept), and both are exact.
+    sub_block_length: with a threshold, parts of a block that are filled one after the other (Fast-dLLM v2).
+    stop: of block-causal models; None fills all blocks, "block" ends a text with the block that holds its end,
+        "at-once" as soon as no mask stands before its end.
     cfg_scale: classifier-free guidance, logits = un + (scale + 1)(cond - un) with the prompt masked in `un`; 0 is off.
     temperature: Gumbel noise in float64; 0 is greedy. top_p, top_k: keep the smallest set of tokens with this
         probability, or the best k; they change confidences too, also when greedy.
@@ -46,6 +56,8 @@ class Denoising:
     confidence: str = "max-prob"
     threshold: float | None = None
     cache: str | None = None
+    sub_block_length: int | None = None
+    stop: str | None = None
     cfg_scale: float = 0.0
     temperature: float = 0.0
     top_p: float | None = None
@@ -61,6 +73,12 @@ class Denoising:
         require_one_of("confidence", self.confidence, tuple(CONFIDENCE))
         if self.cache is not None:
             require_one_of("cache", self.cache, CACHES)
+        if self.stop is not None:
+            require_one_of("stop", self.stop, STOPS)
+        if self.sub_block_length is not None:
+            _at_least("sub_block_length", self.sub_block_length, 1)
+            if self.threshold is None:
+                raise UserError("sub_block_length needs a threshold: a schedule counts by blocks; set one or leave it")
         _at_least("gen_length", self.gen_length, 0)
         if self.gen_length == 0 and self.cache is not None:
             raise UserError("a block cache needs gen_length > 0; to fill the masks of a prompt use cache=None")

@@ -247,6 +247,8 @@ def task_settings(model: Model, task: Task) -> Settings:
         steps=None,
         schedule=own.schedule,
         confidence=own.confidence,
+        cache=own.cache,
+        stop=own.stop,
     )
 
 

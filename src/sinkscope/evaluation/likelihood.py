@@ -10,6 +10,9 @@ exact.
 
 Costs one forward pass for every `batch_size` draws; equal draws are made once, so short answers cost less.
 
+A block-causal model's answer is scored block by block, each masked after the whole blocks before it, as such a model
+was trained (arXiv 2503.09573); values, draws and passes add up.
+
 Misleads: it is a lower bound of the log-likelihood, not the likelihood, and its error is a matter of draws: compare
 two values by the differences of `draws`, which share their masks where answer, seed and mc_num are the same. The
 reference spreads the numbers of masks over each batch of passes, so that its value depends on the batch size, and
@@ -21,7 +24,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import sqrt
+from typing import Any
 
 import torch
 
@@ -96,6 +101,51 @@ def log_likelihood(
     check_count("batch_size", batch_size)
     check_single_pass(model, intervention, [len(prompt) + len(answer)])
     warn_beyond_training(model, [len(prompt) + len(answer)])
+    options: dict[str, Any] = {"mc_num": mc_num, "batch_size": batch_size, "cfg_scale": cfg_scale, "seed": seed}
+    starts = _block_starts(model, len(prompt), len(answer))
+    whole = prompt + answer
+    parts = [
+        _of_one_block(model, whole[:start], whole[start:stop], intervention=intervention, **options)
+        for start, stop in pairwise([*starts, len(whole)])
+    ]
+    return parts[0] if len(parts) == 1 else _joined(parts)
+
+
+def _block_starts(model: Model, prompt: int, answer: int) -> list[int]:
+    """Where the blocks of an answer begin, in its text."""
+    blocks = model.family.blocks
+    if blocks is None:
+        return [prompt]
+    next_block = prompt if blocks.from_prompt else prompt // blocks.length * blocks.length
+    return [prompt, *range(next_block + blocks.length, prompt + answer, blocks.length)]
+
+
+def _joined(parts: Sequence[Likelihood]) -> Likelihood:
+    """The sum of independent estimates."""
+    errors = [one.standard_error for one in parts]
+    removed: MaskingStats | None = None
+    for one in parts:
+        removed = added(removed, one.removed)
+    return Likelihood(
+        value=sum(one.value for one in parts),
+        standard_error=None if None in errors else sqrt(sum(one**2 for one in errors if one is not None)),
+        passes=sum(one.passes for one in parts),
+        draws=tuple(map(sum, zip(*(one.draws for one in parts), strict=True))),
+        removed=removed,
+    )
+
+
+def _of_one_block(
+    model: Model,
+    prompt: list[int],
+    answer: list[int],
+    *,
+    mc_num: int,
+    batch_size: int,
+    cfg_scale: float,
+    seed: int,
+    intervention: MaskSinks | None,
+) -> Likelihood:
     masked = draw_masks(answer, mc_num, seed)
     different, which = torch.unique(masked, dim=0, return_inverse=True)
     scores = score_masked(

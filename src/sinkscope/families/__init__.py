@@ -7,7 +7,7 @@ No code of a checkpoint is ever run. Importing this package registers every fami
 """
 
 from sinkscope.discovery import import_modules
-from sinkscope.families.base import Adapter, Body, Family, adapters, register
+from sinkscope.families.base import Adapter, Blockwise, Body, Family, adapters, register
 
 # A family is one file: its module registers itself, and no list of families has to be kept anywhere.
 import_modules(__path__, __name__)
@@ -20,6 +20,7 @@ from sinkscope.families.packaged import PACKAGED  # noqa: E402
 __all__ = [
     "PACKAGED",
     "Adapter",
+    "Blockwise",
     "Body",
     "Family",
     "Model",

@@ -26,6 +26,24 @@ from sinkscope.families.fields import token_id
 
 BLOCKS: Mapping[str, object] = {"gen_length": 128, "block_length": 32, "steps": 128, "confidence": "max-prob"}
 """LLaDA's published setting: keyword arguments of `Denoising`."""
+IN_BLOCKS: Mapping[str, object] = {"gen_length": 128, "block_length": None, "steps": None, "cache": "blocks"}
+"""What the settings of block-causal families have in common: the model's own blocks, one position a step at least."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blockwise:
+    """Block-causal attention: a token sees its own block in both directions, and all blocks before it.
+
+    length: tokens of a block; 1 is an autoregressive model. from_prompt: blocks are counted from the end of the prompt,
+    so the first one of a text may be short; else from the text's first token, and a prompt may end inside a block.
+    causal_context: tokens of the prompt and of finished blocks see no token behind their own (Nemotron). seeded: the
+    pass that reads what is finished predicts the first token of the next block, which is committed at once.
+    """
+
+    length: int
+    from_prompt: bool = False
+    causal_context: bool = False
+    seeded: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +62,7 @@ class Family:
     max_length: int  # context in tokens
     default_decoding: Mapping[str, object]  # keyword arguments of `Denoising`, or of `Decoding`
     trained_length: int | None = None  # the longest texts of its training in tokens, where known
+    blocks: Blockwise | None = None  # block-causal attention; None: a bidirectional model sees its whole canvas
     has_cache: bool = True  # whether keys and values can be kept from pass to pass; not in masked language models
     closed_vocabulary: bool = False
     """A word that the tokenizer lacks was never seen in training: prompts with one are refused, not fed as unknown."""
@@ -117,10 +136,19 @@ class Opened:
 
     @property
     def mask(self) -> int | None:
-        """The mask token: the tokenizer's, else the stored configuration's. Raises `UserError` for an id without an
-        embedding."""
+        """The mask token: the tokenizer's, else the stored configuration's, else the one that the user names. Raises
+        `UserError` for an id without an embedding, and for a user's that is another than the files'."""
         named = None if self.tokenizer is None else self.tokenizer.mask_token_id
-        return self.in_vocabulary(token_id(self.checkpoint.config, "mask_token_id") if named is None else named)
+        return self.agreed(token_id(self.checkpoint.config, "mask_token_id") if named is None else named)
+
+    def agreed(self, stored: int | None) -> int | None:
+        """The mask token of the files, or the user's where they name none. Raises `UserError` as `mask` does."""
+        told = self.checkpoint.mask_token_id
+        if None not in (stored, told) and stored != told:
+            raise UserError(
+                f"{self.checkpoint.name}: mask_token_id={told} was given, the files say {stored}; leave it out"
+            )
+        return self.in_vocabulary(stored if told is None else told)
 
     def in_vocabulary(self, mask: int | None) -> int | None:
         """`mask` itself. Raises `UserError` where the network's vocabulary has no such id."""
@@ -128,7 +156,7 @@ class Opened:
         if mask is not None and not 0 <= mask < size:
             raise UserError(
                 f"{self.checkpoint.name}: mask_token_id={mask} lies outside the vocabulary of {size} tokens; correct "
-                "config.json"
+                f"{'config.json' if self.checkpoint.mask_token_id is None else 'it'}"
             )
         return mask
 
@@ -165,6 +193,7 @@ class Adapter:
     tokenizer: Callable[[Checkpoint], PreTrainedTokenizerBase | None]
     family: Callable[[Opened], Family]
     rank: int = 0
+    blockwise: bool = False  # whether a user may name the blocks of its attention
 
 
 _ADAPTERS: Names[Adapter] = Names("family")
@@ -195,11 +224,11 @@ def find_adapter(checkpoint: Checkpoint) -> Adapter:
 
 def stated_mask(opened: Opened) -> int:
     """The mask token that config.json names. Raises `UserError` where there is none, or none of the vocabulary."""
-    mask = opened.in_vocabulary(token_id(opened.checkpoint.config, "mask_token_id"))
+    mask = opened.agreed(token_id(opened.checkpoint.config, "mask_token_id"))
     if mask is None:
         raise UserError(
             f"{opened.checkpoint.name}: config.json has no mask_token_id, and a diffusion model cannot be denoised "
-            "without it"
+            "without it; name it: load_model(..., mask_token_id=), --mask-token-id"
         )
     return mask
 
@@ -209,7 +238,8 @@ def named_mask(opened: Opened) -> int:
     mask = opened.mask
     if mask is None:
         raise UserError(
-            f"{opened.checkpoint.name}: no mask token: neither a tokenizer with one nor mask_token_id in config.json"
+            f"{opened.checkpoint.name}: no mask token: neither a tokenizer with one nor mask_token_id in config.json; "
+            "name it: load_model(..., mask_token_id=), --mask-token-id"
         )
     return mask
 

@@ -29,7 +29,7 @@ from transformers import (
 from transformers.masking_utils import sdpa_mask
 
 from sinkscope.errors import UserError, refusing
-from sinkscope.families.base import Body, Family, Opened, Shape, find_adapter, shape_of
+from sinkscope.families.base import Adapter, Body, Family, Opened, Shape, adapters, find_adapter, shape_of
 from sinkscope.families.checkpoint import Checkpoint
 from sinkscope.families.guard import Limits, check_config, guarded
 from sinkscope.families.stored import StoredTensor, read_stored
@@ -85,6 +85,7 @@ def prepare(checkpoint: Checkpoint, attention: str = OURS, *, weights: bool = Tr
     shape = shape_of(skeleton)
     tokenizer = adapter.tokenizer(checkpoint)
     family = adapter.family(Opened(checkpoint, skeleton, tokenizer))
+    _check_told(checkpoint, adapter, family)
     seen = try_out(checkpoint, skeleton, shape, caching=not family.bidirectional) if watchable else shape
     return Prepared(
         checkpoint=checkpoint,
@@ -96,6 +97,18 @@ def prepare(checkpoint: Checkpoint, attention: str = OURS, *, weights: bool = Tr
         shape=seen or shape,
         tried=seen is not None,
     )
+
+
+def _check_told(checkpoint: Checkpoint, adapter: Adapter, family: Family) -> None:
+    """Raise `UserError` for what a user says of a model that has no such thing."""
+    if checkpoint.block_length is not None and not adapter.blockwise:
+        known = ", ".join(one.name for one in adapters() if one.blockwise)
+        raise UserError(
+            f"{checkpoint.name} ({adapter.name}) has no blocks in its attention, and block_length="
+            f"{checkpoint.block_length} was given; leave it out (block-causal families: {known})"
+        )
+    if checkpoint.mask_token_id not in (None, family.mask_token_id):
+        raise UserError(f"{checkpoint.name} ({adapter.name}) has no mask token; leave mask_token_id out")
 
 
 def _headers(checkpoint: Checkpoint) -> tuple[dict[str, StoredTensor], UserError | None]:

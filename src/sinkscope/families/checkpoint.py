@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,9 @@ class Checkpoint:
     """The commit of a hub model."""
     gguf: str | None = None
     """Name of the GGUF file within `folder`."""
+    mask_token_id: int | None = None
+    block_length: int | None = None
+    """What a user says of a model whose files don't: the mask token, and the blocks of its attention."""
 
     def weight_files(self) -> tuple[Path, ...]:
         """The files that hold the weights: GGUF, one safetensors file or all shards, or a local pickle.
@@ -114,11 +117,25 @@ def read_json(path: Path) -> dict[str, Any]:
     return parse_json(text, str(path), wanted)
 
 
-def resolve(name_or_folder: str | Path, *, revision: str | None = None, weights: bool = True) -> Checkpoint:
-    """Find a checkpoint's files; `weights=False` fetches none from the hub. Raises `UserError` where there is none."""
+def resolve(
+    name_or_folder: str | Path,
+    *,
+    revision: str | None = None,
+    weights: bool = True,
+    mask_token_id: int | None = None,
+    block_length: int | None = None,
+) -> Checkpoint:
+    """Find a checkpoint's files; `weights=False` fetches none from the hub. Raises `UserError` where there is none.
+
+    mask_token_id, block_length: what the files do not say.
+    """
     name = str(name_or_folder)
+    for told, value, least in (("mask_token_id", mask_token_id, 0), ("block_length", block_length, 1)):
+        if value is not None and (type(value) is not int or value < least):
+            raise UserError(f"{told} must be a whole number of at least {least}, got {value!r}")
     with refusing(f"{shortened(repr(name))} can't be the name of a folder, a file or a model"):
-        return _find(name, Path(name).expanduser(), revision, weights)
+        found = _find(name, Path(name).expanduser(), revision, weights)
+    return replace(found, mask_token_id=mask_token_id, block_length=block_length)
 
 
 def _find(name: str, path: Path, revision: str | None, weights: bool) -> Checkpoint:

@@ -62,6 +62,7 @@ class ModelDescription:
     mask_token: str | None
     logit_shift: bool
     bidirectional: bool
+    block_length: int | None  # of its attention, where that is block-causal
     special_ids: tuple[int, ...]
     special_tokens: Mapping[int, str]  # empty without a tokenizer
     eos_token_ids: tuple[int, ...]
@@ -71,9 +72,23 @@ class ModelDescription:
     files: Mapping[str, int]  # weight files and their sizes in bytes
 
 
-def describe_model(name_or_folder: str | Path, *, revision: str | None = None) -> ModelDescription:
-    """Describe a checkpoint. Raises `UserError` for one that `load_model` would refuse before reading weights."""
-    prepared = prepare(resolve(name_or_folder, revision=revision, weights=False), weights=False)
+def describe_model(
+    name_or_folder: str | Path,
+    *,
+    revision: str | None = None,
+    mask_token_id: int | None = None,
+    block_length: int | None = None,
+) -> ModelDescription:
+    """Describe a checkpoint; parameters as for `load_model`.
+
+    Raises `UserError` for one that `load_model` would refuse before reading weights.
+    """
+    prepared = prepare(
+        resolve(
+            name_or_folder, revision=revision, weights=False, mask_token_id=mask_token_id, block_length=block_length
+        ),
+        weights=False,
+    )
     checkpoint, body, stored, skeleton = prepared.checkpoint, prepared.body, prepared.stored, prepared.skeleton
     tokenizer, family = prepared.tokenizer, prepared.family
     told: dict[str, Any] = {name: getattr(family, name) for name in _OF_FAMILY}
@@ -88,6 +103,7 @@ def describe_model(name_or_folder: str | Path, *, revision: str | None = None) -
         stored_dtype=common_dtype(stored) if stored else str(body.config.dtype or "unknown").removeprefix("torch."),
         **vars(prepared.shape),
         **told,
+        block_length=None if family.blocks is None else family.blocks.length,
         vocabulary=skeleton.config.get_text_config().vocab_size,
         mask_token=_token(tokenizer, family.mask_token_id),
         special_tokens={}

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import CONFIG_MAPPING, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging as library_log
 
@@ -101,12 +101,17 @@ def load_model(
     revision: str | None = None,
     attention: str = OURS,
     device_map: DeviceMap | None = None,
+    mask_token_id: int | None = None,
+    block_length: int | None = None,
 ) -> Model:
     """Load a checkpoint into a stock transformers network, on evaluation and without gradients.
 
     `name_or_folder` is a folder, a GGUF file, a model inside a package (`smollm2-135m`, `rxnmapper`) or a hub
     repository. `dtype`: as stored where None (GGUF: float32). `device`: the GPU where there is one. `device_map` goes
     to transformers (needs accelerate) and excludes `device`. `attention` names a registered attention function.
+
+    What the files of some diffusion models do not say: `mask_token_id`, the token that stands for a mask, and
+    `block_length`, the tokens of a block of their attention (block-causal models; where the files name one, another).
 
     Raises `UserError` for a checkpoint that cannot be loaded exactly.
     """
@@ -115,7 +120,9 @@ def load_model(
         raise UserError(f"device={device} and device_map={device_map} exclude each other; leave one out")
     wished = None if dtype is None else parse_dtype(dtype)
     target = None if device_map is not None else parse_device(device)
-    prepared = prepare(resolve(name_or_folder, revision=revision), attention)
+    prepared = prepare(
+        resolve(name_or_folder, revision=revision, mask_token_id=mask_token_id, block_length=block_length), attention
+    )
     checkpoint, body, stored = prepared.checkpoint, prepared.body, prepared.stored
     chosen = wished or stored_dtype(checkpoint, body, stored)
     _check_rotation(checkpoint, body, attention, chosen)
@@ -208,7 +215,7 @@ def _read_network(
     options: dict[str, Any] = {"key_mapping": dict(body.renames)} if body.renames else {}
     if checkpoint.gguf is not None:
         options["gguf_file"] = checkpoint.gguf
-    elif body.native_names:
+    elif body.native_names or checkpoint.config.get("model_type") not in CONFIG_MAPPING:
         settings: Any = GenerationConfig
         # A foreign generation_config.json belongs to a foreign sampler, and is not read.
         options["generation_config"] = settings()

@@ -43,7 +43,7 @@ _MODEL: Kinds = {
     **dict.fromkeys(("name", "family", "model_type", "network", "dtype", "device", "weights"), (str,)),
     "revision": (str, _NONE),
     **dict.fromkeys(("bidirectional", "logit_shift"), (bool,)),
-    "mask_token_id": (int, _NONE),
+    **dict.fromkeys(("mask_token_id", "block_length"), (int, _NONE)),
     "special_ids": (list,),
     **dict.fromkeys(("layers", "heads", "kv_heads"), (int,)),
 }

@@ -214,7 +214,7 @@ class _Plan:
         """The arrays of a sample that is run in this batch."""
         steps, shape = self.run.max_steps(batch), self.run.model.shape
         depth = {"layers": shape.layers, "heads": shape.heads, "kv_heads": shape.kv_heads}
-        counts = Counts(max_steps=steps, positions=len(tokens) + self.run.settings.new_tokens, **depth)
+        counts = Counts(max_steps=steps, positions=len(tokens) + self.run.new_tokens([tokens]), **depth)
         return plan_layout(counts, self.statistics)
 
     def check(self) -> tuple[str, list[int]]:
@@ -223,7 +223,7 @@ class _Plan:
         digest, longest = hashlib.sha256(), list[int]()
         for batch in self.batches():
             lengths = [len(tokens) for tokens in batch.tokens]
-            check_padding(self.run.model, min(lengths), max(lengths), self.run.settings.new_tokens)
+            check_padding(self.run.model, min(lengths), max(lengths), self.run.new_tokens(batch.tokens))
             for prompt, tokens in zip(batch.prompts, batch.tokens, strict=True):
                 with _naming(prompt):
                     self.run.check([tokens])
@@ -325,19 +325,20 @@ class _Recorder:
         sequence = last.canvas[row.number : row.number + 1, row.padding :]
         static: Arrays = {"sequence": sequence[0].cpu().numpy().astype(np.int32)}
         if self._plan.recording.final:
-            static |= self._pass_once_more(sequence)
+            static |= self._pass_once_more(sequence, prompt_length)
         text = read_text(self._model, sequence, prompt_length)
         attributes = {"tokens": self._token_texts(sequence), "text": None if text is None else text[0]}
         writer.finish(static, attributes, positions=sequence.shape[1])
 
     @torch.no_grad()
-    def _pass_once_more(self, sequence: torch.Tensor) -> Arrays:
+    def _pass_once_more(self, sequence: torch.Tensor, prompt_length: int) -> Arrays:
         """The variables of the final pass: of the finished sequence (1, position), passed whole."""
         length = sequence.shape[1]
-        canvas = Canvas(tokens=sequence, real=torch.ones_like(sequence, dtype=torch.bool), prompt_length=length)
+        canvas = Canvas(tokens=sequence, real=torch.ones_like(sequence, dtype=torch.bool), prompt_length=prompt_length)
         recording = self._plan.recording
         with watch(self._model, Collect(outputs=recording.kinds), kernel=recording.kernel) as watched:
-            Forward(self._model, canvas)(sequence, (0, length), (0, 1), torch.zeros_like(sequence))
+            forward = Forward(self._model, canvas)
+            forward(sequence, (0, length), (0, 1), torch.zeros_like(sequence), finished=True)
         return final_arrays(watched.last)
 
     def _token_texts(self, sequence: torch.Tensor) -> dict[str, str]:
@@ -370,6 +371,7 @@ def run_attributes(run: Run, recording: dict[str, Any], prompts: str) -> dict[st
             "device": model.device.type,
             "bidirectional": family.bidirectional,
             "logit_shift": family.logit_shift,
+            "block_length": None if family.blocks is None else family.blocks.length,
             "mask_token_id": family.mask_token_id,
             "special_ids": list(family.special_ids),
             "layers": model.shape.layers,

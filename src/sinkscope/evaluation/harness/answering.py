@@ -272,7 +272,8 @@ def _fills_alike(model: Model, arguments: Arguments, pair: Pair) -> bool:
         steps=None,
         confidence=own.confidence,
         cfg_scale=arguments.cfg_scale,
+        cache=own.cache,
     )
     for step in Run(model, settings, arguments.condition.intervention).steps([pair.given]):
-        filled = step.canvas[0, len(pair.given) :].tolist()
+        filled = step.canvas[0, len(pair.given) :][: len(pair.scored)].tolist()
     return bool(filled == pair.scored)

@@ -38,15 +38,18 @@ from sinkscope.interventions import MaskSinks, read_keys
 class Arguments:
     """What was asked for, checked as far as that goes without a model.
 
-    mc_num: draws of a likelihood of a diffusion model. check_greedy: whether such a likelihood also says if greedy
-    decoding would give the answer, for a pass a token. decoding: fields of `Denoising` or `Decoding` that were given, a
-    preset's among them. condition: what is masked and dropped.
+    mask_token_id, attention_block_length: what a diffusion model's files do not say; `load_model`'s `mask_token_id` and
+    `block_length`. mc_num: draws of a likelihood of a diffusion model. check_greedy: whether such a likelihood also
+    says if greedy decoding would give the answer, for a pass a token. decoding: fields of `Denoising` or `Decoding`
+    that were given, a preset's among them. condition: what is masked and dropped.
     """
 
     pretrained: str
     dtype: str | None = None
     device: str | None = None
     revision: str | None = None
+    mask_token_id: int | None = None
+    attention_block_length: int | None = None
     batch_size: int = 1
     preset: str | None = None
     mc_num: int = 128
@@ -54,6 +57,15 @@ class Arguments:
     seed: int = 0
     decoding: Mapping[str, Any] = field(default_factory=dict)
     condition: KeysCondition = field(default_factory=KeysCondition)
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """Arguments of `load_model` and `describe_model` beside the name."""
+        return {
+            "revision": self.revision,
+            "mask_token_id": self.mask_token_id,
+            "block_length": self.attention_block_length,
+        }
 
     @property
     def found_preset(self) -> Preset | None:

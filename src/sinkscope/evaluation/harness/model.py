@@ -105,7 +105,7 @@ class SinkscopeLM(HarnessModel):
         if max_batch_size is not None:
             raise UserError("max_batch_size goes with batch_size auto, which sinkscope has not; give --batch_size N")
         super().__init__(read_arguments(given))
-        self.description = describe_model(self.arguments.pretrained, revision=self.arguments.revision)
+        self.description = describe_model(self.arguments.pretrained, **self.arguments.told)
         _check(self.arguments, self.description)
         self._given = given
         self._template: str | None = None
@@ -127,7 +127,7 @@ class SinkscopeLM(HarnessModel):
     def model(self) -> Model:
         """The model, loaded when it is first asked for."""
         asked = self.arguments
-        return load_model(asked.pretrained, dtype=asked.dtype, device=asked.device, revision=asked.revision)
+        return load_model(asked.pretrained, dtype=asked.dtype, device=asked.device, **asked.told)
 
     @contextmanager
     def working(self, what: str, total: int) -> Iterator[Observer]:
@@ -221,8 +221,11 @@ def _check(arguments: Arguments, description: ModelDescription) -> None:
         )
     check_kind(arguments.decoding, description.bidirectional, name)
     drops = arguments.condition.compression is not None
-    if drops and description.bidirectional and arguments.decoding.get("cache") is None:
-        raise UserError(f"{name} sees in both directions: keys are dropped from a block cache only, so add cache=dual")
+    if drops and description.bidirectional and arguments.decoding.get("cache") in (None, "blocks"):
+        cache = "dual" if description.block_length is None else "prefix"
+        raise UserError(
+            f"{name} sees in both directions: keys are dropped from a block cache only, so add cache={cache}"
+        )
     if masking is None or description.mask_token_id is not None:
         return
     if masking.control is not None and CONTROLS[masking.control].by_class:
