@@ -63,6 +63,14 @@ class Watched:
         """Received attention of the latest pass, (layer, batch, head, key), means over its real queries."""
         return self.last.received
 
+    @property
+    def no_key(self) -> torch.Tensor | None:
+        """What queries of the latest pass paid to no key, (layer, batch, head), means over its real queries.
+
+        It is the share of learned sinks (gpt-oss), and makes 1 with `received`. None for a network without them.
+        """
+        return self.last.no_key
+
     def take(self, statistics: PassStatistics | None) -> None:
         """Called at the end of every pass. Raises `UserError` for what can't be read as one map a layer and head."""
         name = type(self._network).__name__

@@ -53,12 +53,17 @@ class Family:
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """Counts that attention statistics are laid out by. `kv_heads` is below `heads` for grouped-query attention."""
+    """Counts that attention statistics are laid out by. `kv_heads` is below `heads` for grouped-query attention.
+
+    Where layers differ in key heads or in the size of a head, these are the largest. learned_sinks: whether attention
+    may go to no key; known of a network that was tried.
+    """
 
     layers: int
     heads: int
     kv_heads: int
     head_dim: int
+    learned_sinks: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
