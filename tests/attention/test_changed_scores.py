@@ -15,6 +15,7 @@ from sinkscope.attention.cutting import Cut, attend, cutting
 from sinkscope.attention.function import attention_forward
 from sinkscope.attention.kernels import KERNELS, Attention, chunked_output
 from sinkscope.attention.statistics import LayerAccumulator, query_weights
+from sinkscope.errors import UserError
 
 HEADS, QUERIES, KEYS = 6, 37, 53
 
@@ -165,7 +166,7 @@ SMALL: dict[str, Any] = {
 
 
 def gpt_oss() -> PreTrainedModel:
-    experts = {"num_local_experts": 3, "num_experts_per_tok": 2}
+    experts: dict[str, Any] = {"num_local_experts": 3, "num_experts_per_tok": 2}
     rope = {"rope_type": "default", "rope_theta": 1e4}
     return transformers.GptOssForCausalLM(transformers.GptOssConfig(**SMALL, **experts, rope_parameters=rope))
 
@@ -203,6 +204,42 @@ def made(name: str) -> PreTrainedModel:
     return network.requires_grad_(False)
 
 
+def test_layers_of_several_shapes_keep_what_each_has() -> None:
+    """Gemma 4: the size of a head differs. Laguna: their number does."""
+    small = {**SMALL, "num_hidden_layers": 3}
+    kinds = ["sliding_attention", "full_attention", "sliding_attention"]
+    gemma4 = transformers.Gemma4TextConfig(
+        **small, layer_types=[*kinds[:2], "full_attention"], global_head_dim=20, num_kv_shared_layers=0,
+        hidden_size_per_layer_input=0,
+    )  # fmt: skip
+    laguna = transformers.LagunaConfig(
+        **small, layer_types=kinds, num_attention_heads_per_layer=[6, 4, 6], num_experts=2, num_experts_per_tok=1,
+        moe_intermediate_size=16, shared_expert_intermediate_size=16,
+    )  # fmt: skip
+    tokens = torch.randint(3, 101, (2, 13))
+    for network, heads in (
+        (transformers.Gemma4ForCausalLM(gemma4), (6, 6, 6)),
+        (transformers.LagunaForCausalLM(laguna), (6, 4, 6)),
+    ):
+        network.train(False)
+        network.requires_grad_(False)
+        with watch(network, Collect(norms=True, entropy=True, outputs=True)) as watched:
+            network(tokens)
+        network.set_attn_implementation("eager")
+        maps = network(tokens, output_attentions=True).attentions
+        seen = watched.last
+        assert seen.entropy is not None and seen.outputs is not None and seen.key_norm is not None
+        assert seen.received.shape == (3, 2, 6, 13) and seen.key_norm.shape == (3, 2, 2, 13)
+        for layer, there in enumerate(heads):
+            torch.testing.assert_close(seen.received[layer, :, :there], maps[layer].mean(2), atol=1e-5, rtol=0)
+            assert bool(seen.received[layer, :, there:].isnan().all())
+            assert bool(seen.entropy[layer, :, there:].isnan().all())
+            assert bool((seen.outputs.top[layer, :, there:] == -1).all())
+        if min(heads) < 6:
+            with watch(network, Collect(map_layers=(1,), map_heads=(5,))), pytest.raises(UserError, match="no head 5"):
+                network(tokens)
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_networks_equal_their_own_eager_attention(name: str, kernel: str) -> None:
@@ -234,7 +271,7 @@ def test_networks_equal_their_own_eager_attention(name: str, kernel: str) -> Non
 @pytest.mark.parametrize("name", NETWORKS)
 def test_networks_in_half_precision(name: str) -> None:
     """Against the same weights in float32: attention of bfloat16 queries and keys, 8 bits each, through some layers."""
-    network = made(name)
+    network: Any = made(name)
     tokens, mask = padded_batch()
     network.set_attn_implementation("eager")
     weights = {key: value.to(torch.bfloat16).float() for key, value in network.state_dict().items()}

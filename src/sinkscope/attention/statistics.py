@@ -146,18 +146,15 @@ def merge_groups(by_group: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
 
 
 def stack_layers(layers: Sequence[LayerStatistics], sizes: torch.Tensor, collect: Collect) -> PassStatistics:
-    """Join the layers of a pass, padded on the left to the longest: forgotten keys are not there (NaN)."""
+    """Join the layers of a pass. Keys are padded on the left to the most: forgotten ones are not there (NaN). Heads
+    are padded on the right: those that a layer does not have are not there either."""
     device = layers[0].by_group.device
     sizes = sizes.to(device)
     longest = max(layer.by_group.shape[-1] for layer in layers)
 
     def stacked(parts: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
         known = [part.to(device) for part in parts if part is not None]
-        if not known:
-            return None
-        return torch.stack(
-            [torch.nn.functional.pad(part, (longest - part.shape[-1], 0), value=torch.nan) for part in known]
-        )
+        return _joined(known, [longest - part.shape[-1] for part in known]) if known else None
 
     received = stacked([merge_groups(layer.by_group, sizes.to(layer.by_group.device)) for layer in layers])
     assert received is not None
@@ -166,6 +163,7 @@ def stack_layers(layers: Sequence[LayerStatistics], sizes: torch.Tensor, collect
     no_key = _to_no_key(layers, device)  # (layer, batch, head, group)
     share = sizes / sizes.sum(-1, keepdim=True).clamp(min=1)
     entropies = [layer.entropy.to(device) for layer in layers if layer.entropy is not None]
+    queries = [0] * len(entropies)  # none is forgotten
     return PassStatistics(
         received=received,
         queries=sizes,
@@ -175,7 +173,7 @@ def stack_layers(layers: Sequence[LayerStatistics], sizes: torch.Tensor, collect
         no_key_by_group=no_key.transpose(2, 3) if by_groups and no_key is not None else None,
         key_norm=stacked([layer.key_norm for layer in layers]),
         value_norm=stacked([layer.value_norm for layer in layers]),
-        entropy=torch.stack(entropies) if entropies else None,
+        entropy=_joined(entropies, queries) if entropies else None,
         outputs=_stacked_outputs([layer.outputs for layer in layers if layer.outputs is not None], longest, device),
         maps={index: layer.attention for index, layer in enumerate(layers) if layer.attention is not None},
     )
@@ -186,9 +184,22 @@ def _to_no_key(layers: Sequence[LayerStatistics], device: torch.device) -> torch
     has one."""
     if all(layer.no_key is None for layer in layers):
         return None
-    return torch.stack(
-        [(torch.zeros_like(one.by_group[..., 0]) if one.no_key is None else one.no_key).to(device) for one in layers]
-    )
+    every = [torch.zeros_like(one.by_group[..., 0]) if one.no_key is None else one.no_key for one in layers]
+    return _joined([one.to(device) for one in every], [0] * len(every))
+
+
+def _joined(parts: Sequence[torch.Tensor], absent: Sequence[int]) -> torch.Tensor:
+    """Layers (batch, head, ...) as one tensor. absent: how many keys each has lost on the left of its last dim. What is
+    not there is NaN, or -1 among indices."""
+    most = max(part.shape[1] for part in parts)
+    alike = []
+    for part, gone in zip(parts, absent, strict=True):
+        between = (0, 0) * (part.ndim - 3)
+        heads = (0, most - part.shape[1])
+        width = heads if part.ndim == 2 else (gone, 0, *between, *heads)
+        missing = torch.nan if part.is_floating_point() else -1
+        alike.append(torch.nn.functional.pad(part, width, value=missing))
+    return torch.stack(alike)
 
 
 def _stacked_outputs(layers: Sequence[HeadOutputs], longest: int, device: torch.device) -> HeadOutputs | None:
@@ -198,11 +209,10 @@ def _stacked_outputs(layers: Sequence[HeadOutputs], longest: int, device: torch.
     absent = [longest - layer.value_norm.shape[-1] for layer in layers]
 
     def joined(name: str) -> torch.Tensor:
-        parts = zip(layers, absent, strict=True)
-        if name in BY_KEY:
-            pad = torch.nn.functional.pad
-            return torch.stack([pad(getattr(one, name).to(device), (gone, 0), value=torch.nan) for one, gone in parts])
-        return torch.stack([getattr(one, name).to(device) + (gone if name == "top" else 0) for one, gone in parts])
+        parts = [getattr(one, name).to(device) for one in layers]
+        if name == "top":
+            parts = [part + gone for part, gone in zip(parts, absent, strict=True)]
+        return _joined(parts, absent if name in BY_KEY else [0] * len(parts))
 
     return HeadOutputs(**{one.name: joined(one.name) for one in fields(HeadOutputs)})
 
@@ -228,6 +238,8 @@ class LayerAccumulator:
         self._map: torch.Tensor | None = None
         if layer in collect.map_layers:
             self._heads = list(collect.map_heads) or list(range(heads))
+            if max(self._heads) >= heads:
+                raise UserError(f"no head {max(self._heads)} in layer {layer}: it has heads 0 to {heads - 1}")
             self._map = torch.zeros(batch, len(self._heads), queries, keys, device=device, dtype=exact)
 
     def add(self, start: int, stop: int, probabilities: torch.Tensor, no_key: torch.Tensor | None = None) -> None:
