@@ -206,12 +206,10 @@ def made(name: str) -> PreTrainedModel:
 
 def test_layers_of_several_shapes_keep_what_each_has() -> None:
     """Gemma 4: the size of a head differs. Laguna: their number does."""
-    small = {**SMALL, "num_hidden_layers": 3}
+    small: dict[str, Any] = {**SMALL, "num_hidden_layers": 3}
+    sizes: dict[str, Any] = {"global_head_dim": 20, "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0}
     kinds = ["sliding_attention", "full_attention", "sliding_attention"]
-    gemma4 = transformers.Gemma4TextConfig(
-        **small, layer_types=[*kinds[:2], "full_attention"], global_head_dim=20, num_kv_shared_layers=0,
-        hidden_size_per_layer_input=0,
-    )  # fmt: skip
+    gemma4 = transformers.Gemma4TextConfig(**small, **sizes, layer_types=[*kinds[:2], "full_attention"])
     laguna = transformers.LagunaConfig(
         **small, layer_types=kinds, num_attention_heads_per_layer=[6, 4, 6], num_experts=2, num_experts_per_tok=1,
         moe_intermediate_size=16, shared_expert_intermediate_size=16,

@@ -1,6 +1,7 @@
 """Traces of a model with learned sinks: what goes to no key is recorded and shown, and makes one with the keys."""
 
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> ss.Model:
 
 
 @pytest.mark.parametrize("by_group", ["mean", "heads"])
-def test_no_key_is_recorded_and_shown(model: ss.Model, tmp_path: Path, by_group: str) -> None:
+def test_no_key_is_recorded_and_shown(model: ss.Model, tmp_path: Path, by_group: Literal["mean", "heads"]) -> None:
     prompts = [[5, 9, 33, 41, 7], [5, 9]]
     settings = ss.Decoding(max_new_tokens=6)
     keep = Recording(by_group=by_group, precision="float32")
