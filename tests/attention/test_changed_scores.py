@@ -315,3 +315,19 @@ def test_a_cached_pass_equals_the_whole_one(name: str) -> None:
     assert (no_key is None) == (watched.no_key is None)
     with cutting(Fixed(None, torch.ones(2, 17))):
         torch.testing.assert_close(network(tokens)[0], network(tokens)[0])
+
+
+@pytest.mark.parametrize("name", ["gpt-oss", "gemma 2"])
+def test_a_key_cut_in_all_layers_is_one_hidden_by_the_mask(name: str) -> None:
+    network = made(name)
+    tokens = torch.randint(3, 101, (2, 17))
+    mask = torch.ones_like(tokens)
+    mask[:, 0] = 0
+    network.set_attn_implementation("eager")
+    expected = network(tokens, attention_mask=mask).logits
+    keys = torch.zeros(2, HEADS, 17, dtype=torch.bool)
+    keys[..., 0] = True
+    with watch(network), cutting(Fixed(Cut(keys=keys), torch.ones(2, 17))):
+        found = network(tokens).logits
+    # The first query has no other key; nobody sees its own.
+    torch.testing.assert_close(found[:, 1:], expected[:, 1:], atol=1e-4, rtol=1e-4)
