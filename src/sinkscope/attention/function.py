@@ -83,7 +83,7 @@ def attention_forward(
         if layer is not None:
             layer.on_attention(query.detach(), attention.scale, None)
         return output, None
-    output, whole = _seen(module, attention, plain, bool(wants_map), plainly="two-pass" if dropout else None)
+    output, whole = seen_output(module, attention, plain, bool(wants_map), plainly="two-pass" if dropout else None)
     if layer is not None:
         received = current.received_now() if current is not None and layer.needs_received else None
         layer.on_attention(query.detach(), attention.scale, received)
@@ -106,7 +106,7 @@ def _unseen(
     return output
 
 
-def _seen(
+def seen_output(
     module: torch.nn.Module,
     attention: Attention,
     unseen: Callable[[], torch.Tensor],
