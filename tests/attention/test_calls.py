@@ -49,6 +49,10 @@ class Network(nn.Module):
         super().__init__()
         self.blocks = nn.ModuleList([Block(causal=causal) for _ in range(layers)])
 
+    @property
+    def attentions(self) -> list[SelfAttention]:
+        return [module for module in self.modules() if isinstance(module, SelfAttention)]
+
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         for block in self.blocks:
             x = block(x, mask)
@@ -57,8 +61,8 @@ class Network(nn.Module):
 
 def by_hand(network: Network, visible: torch.Tensor | None) -> torch.Tensor:
     """(layer, batch, head, query, key) in float64 of the latest pass."""
-    asked = [block.attn.asked[-1] for block in network.blocks]  # type: ignore[union-attr, index]
-    return torch.stack([attention_map(*one, visible, (WIDTH // HEADS) ** -0.5) for one in asked])
+    asked = [attention.asked[-1] for attention in network.attentions]
+    return torch.stack([attention_map(query, key, visible, (WIDTH // HEADS) ** -0.5) for query, key in asked])
 
 
 @pytest.fixture(params=[True, False], ids=["causal", "bidirectional"])
@@ -77,7 +81,7 @@ def test_calls_are_layers(network: Network, kernel: str) -> None:
     with watch(network, collect, kernel=kernel) as watched, label_queries(labels):
         output = network(tokens)
         assert list(watched.names) == [f"blocks.{layer}.attn" for layer in range(3)]
-    causal = bool(network.blocks[0].attn.causal)
+    causal = network.attentions[0].causal
     maps = by_hand(network, torch.ones(TOKENS, TOKENS).tril().bool() if causal else None)
     # single precision; shares of attention
     torch.testing.assert_close(watched.received.double(), maps.mean(-2), atol=1e-5, rtol=0)
@@ -108,10 +112,10 @@ def test_keys_are_cut(network: Network) -> None:
     with watch(network), cutting(Fixed(Cut(keys=keys), torch.ones(2, TOKENS))):
         found = network(tokens)
     visible = torch.ones(TOKENS, TOKENS, dtype=torch.bool)
-    if network.blocks[0].attn.causal:
+    if network.attentions[0].causal:
         visible = visible.tril()
-        for block in network.blocks:
-            block.attn.causal = False  # type: ignore[union-attr, assignment]
+        for attention in network.attentions:
+            attention.causal = False
     visible[:, 0] = False
     visible[0, 0] = True
     if bool(visible[0, 1:].any()):

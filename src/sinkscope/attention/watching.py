@@ -121,7 +121,7 @@ def watch(
 ) -> Iterator[Watched]:
     """Observe every forward pass of `model` made inside the block.
 
-    model: a sinkscope model, a network of transformers, or any module that calls PyTorch's attention function (`calls`).
+    model: a sinkscope model, a network of transformers, or a module that calls PyTorch's attention function (`calls`).
     collect: what to keep besides received attention. kernel: "one-pass" or "two-pass" (see `attention.kernels`); by
         default the faster one for the device. passes: the modules whose call is a pass; by default the network and its
         body, else parts that are called by themselves, single blocks for instance. Raises `UserError` for an unknown
