@@ -42,38 +42,57 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Expected:
-    """In float64: maps (batch, head, query, key) before and under the cut, output and removed attention."""
+    """In float64: maps (batch, head, query, key) before and under the cut, output and removed attention; and what goes
+    to no key under the cut, (batch, head, query)."""
 
     plain: torch.Tensor
     under: torch.Tensor
     output: torch.Tensor
     removed: torch.Tensor
+    no_key: torch.Tensor
 
 
 def oracle(attention: Attention, visible: torch.Tensor, cut: Cut) -> Expected:
     """visible: (batch, head, query, key) boolean. A query whose visible keys are all cut keeps them, but for values."""
     heads = attention.query.shape[1] // attention.key.shape[1]
-    key, value = (part.double().repeat_interleave(heads, dim=1) for part in (attention.key, attention.value))
-    scores = attention.query.double() @ key.transpose(-1, -2) * attention.scale
+    value = attention.value.double().repeat_interleave(heads, dim=1)
+    scores, sink = scores_of(attention), attention.learned_sink
     gone = cut.keys.unsqueeze(2).expand(scores.shape)
     if cut.queries is not None:
         gone = gone & cut.queries[:, None, :, None]
-    plain = _softmax(scores, visible)
+    plain, no_key = _softmax(scores, visible, sink)
     if cut.values_only:
         output = _output(plain.masked_fill(gone, 0), value)
         if cut.instead is not None:
             other = cut.instead.double().repeat_interleave(heads, dim=1).expand(value.shape)
             output = output + _output(plain * gone, other)
-        return Expected(plain, plain, output, (plain * gone).sum(-1))
-    robbed = (visible & ~gone).any(-1, keepdim=True)
-    gone = gone & robbed
-    under = _softmax(scores, visible & ~gone)
-    return Expected(plain, under, _output(under, value), (plain * gone).sum(-1))
+        return Expected(plain, plain, output, (plain * gone).sum(-1), no_key)
+    if sink is None:
+        gone = gone & (visible & ~gone).any(-1, keepdim=True)
+    under, no_key = _softmax(scores, visible & ~gone, sink)
+    return Expected(plain, under, _output(under, value), (plain * gone).sum(-1), no_key)
 
 
-def _softmax(scores: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+def scores_of(attention: Attention) -> torch.Tensor:
+    """Scores (batch, head, query, key) in float64 without mask."""
+    heads = attention.query.shape[1] // attention.key.shape[1]
+    key = attention.key.double().repeat_interleave(heads, dim=1)
+    scores = attention.query.double() @ key.transpose(-1, -2) * attention.scale
+    if attention.softcap is not None:
+        scores = attention.softcap * torch.tanh(scores / attention.softcap)
+    return scores if attention.bias is None else scores + attention.bias.double()
+
+
+def _softmax(
+    scores: torch.Tensor, visible: torch.Tensor, sink: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Probabilities, and what goes to a column of its own with the score `sink` (head,)."""
     additive = torch.zeros_like(scores).masked_fill(~visible, -torch.inf)
-    return torch.softmax(scores + additive, dim=-1).nan_to_num(0)  # a row that sees nothing is zero
+    last = torch.full_like(scores[..., :1], -torch.inf)
+    if sink is not None:
+        last = sink.double().view(1, -1, 1, 1).expand_as(last)
+    whole = torch.softmax(torch.cat([scores + additive, last], dim=-1), dim=-1).nan_to_num(0)
+    return whole[..., :-1], whole[..., -1]  # a row that sees nothing is zero
 
 
 def _output(maps: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

@@ -194,7 +194,7 @@ def test_rows_that_lose_nothing_stay_bit_for_bit() -> None:
 class Nobody:
     """An accumulator that looks away."""
 
-    def add(self, start: int, stop: int, probabilities: torch.Tensor) -> None: ...
+    def add(self, start: int, stop: int, probabilities: torch.Tensor, no_key: torch.Tensor | None = None) -> None: ...
 
 
 class Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -286,17 +286,19 @@ def test_the_cutter_is_in_force_inside_the_block_only() -> None:
     assert torch.equal(forward(attention), plain)
 
 
-def test_attention_that_cannot_be_changed_is_refused() -> None:
+@pytest.mark.parametrize("name", ["indices", "block_indices"])
+def test_keys_that_are_picked_beside_the_mask_are_refused(name: str) -> None:
     attention, _ = random_attention("none", dtype=torch.float32)
-    for name in ("softcap", "position_bias", "s_aux"):
-        with (
-            cutting(Fixed(None, torch.ones(BATCH, 37))),
-            pytest.raises(UserError, match=f"uses {name}, which .* attention='eager'"),
-        ):
-            forward(attention, **{name: 1.0})
-    for name in ("softcap", "s_aux"):  # SDPA would leave them out without a word
-        with pytest.raises(UserError, match=f"uses {name}, which .* attention='eager'"):
-            forward(attention, **{name: 1.0})
+    with pytest.raises(UserError, match=r"picks keys beside its mask, which .* attention='eager'"):
+        forward(attention, **{name: torch.zeros(BATCH, 37, 3, dtype=torch.long)})
+
+
+def test_keys_that_stand_for_several_tokens_are_refused() -> None:
+    attention, _ = random_attention("none", dtype=torch.float32)
+    module = torch.nn.Module()
+    module.compressor = torch.nn.Identity()
+    with pytest.raises(UserError, match=r"keys that stand for several tokens each, which .* attention='eager'"):
+        attention_forward(module, attention.query, attention.key, attention.value, None)
 
 
 @pytest.mark.parametrize("values", [False, True], ids=["scores", "values"])

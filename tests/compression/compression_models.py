@@ -11,8 +11,12 @@ from transformers import (
     AttentionInterface,
     AttentionMaskInterface,
     DynamicCache,
+    Gemma2Config,
+    Gemma2ForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
+    GraniteSWAConfig,
+    GraniteSWAForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -53,8 +57,35 @@ KINDS: dict[str, Callable[[], PreTrainedModel]] = {
             layer_types=["sliding_attention", "full_attention", "sliding_attention"],
         )
     ),
+    "gemma2": lambda: Gemma2ForCausalLM(
+        Gemma2Config(
+            **_SIZES,
+            head_dim=8,
+            attn_logit_softcapping=2.0,
+            sliding_window=WINDOW,
+            layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        )
+    ),
+    "granite_swa": lambda: _with_sinks(
+        GraniteSWAForCausalLM(
+            GraniteSWAConfig(
+                **_SIZES,
+                attention_multiplier=0.3,
+                sliding_window=WINDOW,
+                layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+            )
+        )
+    ),
 }
-"""Llama: full attention. Mistral: sliding in all layers. Qwen2 and Gemma 3: in some. All with grouped queries."""
+"""Llama: full attention. Mistral: sliding in all layers. The others: in some. Gemma 2 has soft caps, Granite learned
+sinks. All with grouped queries."""
+
+
+def _with_sinks(network: PreTrainedModel) -> PreTrainedModel:
+    for name, weight in network.named_parameters():
+        if name.endswith("sinks"):
+            torch.nn.init.normal_(weight, std=2.0)
+    return network
 
 
 def save_kind(kind: str, folder: Path, seed: int = 7) -> Path:
@@ -126,6 +157,8 @@ def _masked_attention(
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     scaling: float = 1.0,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
     """Plain softmax attention; keys named in `_gone` (by layer, key head and column) are at -inf."""
@@ -133,6 +166,8 @@ def _masked_attention(
     groups = heads // key.shape[1]
     key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     scores = query @ key.transpose(-1, -2) * scaling
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
     if attention_mask is None:
         attention_mask = torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)[None, None]
     scores = scores.masked_fill(~attention_mask[..., -keys:], -torch.inf)
@@ -141,7 +176,9 @@ def _masked_attention(
         assert isinstance(layer, int)
         # A sliding cache has forgotten the first columns.
         scores = scores.masked_fill(_gone[layer][..., -keys:].repeat_interleave(groups, 1).unsqueeze(2), -torch.inf)
-    probabilities = scores.softmax(-1).nan_to_num(0)
+    if s_aux is not None:
+        scores = torch.cat([scores, s_aux.view(1, -1, 1, 1).expand_as(scores[..., :1])], dim=-1)
+    probabilities = scores.softmax(-1).nan_to_num(0)[..., :keys]
     return (probabilities @ value).transpose(1, 2).contiguous(), None
 
 

@@ -8,7 +8,8 @@ is what an additive mask of -inf would give, to rounding; but where that mask wo
 here the probabilities of a block of query rows lose the cut columns and are divided by what is left of their sum. That
 needs no more memory than watching, works whatever mask the model has, and tells exactly how much attention was taken.
 Rows that lose nearly everything are computed from masked scores instead, where no digits are lost. A query that would
-lose all its keys keeps them; where only values are cut, it may lose all its attention.
+lose all its keys keeps them; where only values are cut, it may lose all its attention. A learned sink is no key and is
+never cut: it gets its share of what the others lose, and all of it where a query has no key left.
 
 Layers without a cut are left to SDPA. Costs: two more passes over a block that lies in the cache.
 """
@@ -23,7 +24,16 @@ from typing import Any, Protocol
 import torch
 
 from sinkscope.attention.evicting import KeyIndex
-from sinkscope.attention.kernels import Accumulator, Attention, masked_scores, mixer, probability_chunks, weighed
+from sinkscope.attention.kernels import (
+    Accumulator,
+    Attention,
+    masked_scores,
+    mixer,
+    probability_chunks,
+    row_chunks,
+    softmax,
+    weighed,
+)
 
 _LEAST_KEPT = 1e-20
 """Below this what is left of a row may have lost digits to underflow, in float32 first."""
@@ -113,7 +123,8 @@ class _Received:
         self.sums = torch.zeros(batch, heads, attention.key.shape[2], device=attention.query.device, dtype=exact)
         self._weights = weights.to(device=self.sums.device, dtype=exact)[:, None, None]  # (batch, 1, 1, query)
 
-    def add(self, start: int, stop: int, probabilities: torch.Tensor) -> None:
+    def add(self, start: int, stop: int, probabilities: torch.Tensor, no_key: torch.Tensor | None = None) -> None:
+        del no_key
         weights = self._weights[..., start:stop].expand(-1, probabilities.shape[1], -1, -1)
         self.sums[..., : probabilities.shape[-1]] += torch.matmul(weights, probabilities).squeeze(2)
 
@@ -130,9 +141,9 @@ class Both:
         there = [accumulator for accumulator in accumulators if accumulator is not None]
         return cls(*there) if there else None
 
-    def add(self, start: int, stop: int, probabilities: torch.Tensor) -> None:
+    def add(self, start: int, stop: int, probabilities: torch.Tensor, no_key: torch.Tensor | None = None) -> None:
         for accumulator in self._accumulators:
-            accumulator.add(start, stop, probabilities)
+            accumulator.add(start, stop, probabilities, no_key)
 
 
 def attend(
@@ -169,27 +180,28 @@ def _cut_pass(attention: Attention, cut: Cut, accumulator: Accumulator | None) -
     exact = torch.promote_types(attention.query.dtype, torch.float32)
     instead = None if cut.instead is None else cut.instead.to(exact)
     shares = []
-    for start, stop, probabilities in probability_chunks(attention):
+    for start, stop, probabilities, no_key in row_chunks(attention):
         seen = probabilities.shape[-1]
         cut_here = cut.keys[..., None, :seen]
         if cut.queries is not None:
             cut_here = cut_here & cut.queries[:, None, start:stop, None]
-        kept, removed = _shares(probabilities, cut.keys[..., :seen], cut.queries, start, stop)
+        kept, removed = _shares(probabilities, no_key, cut.keys[..., :seen], cut.queries, start, stop)
         # In place where no gradient needs them: fresh memory for every block would cost more than the arithmetic.
         mixing = probabilities.clone() if probabilities.requires_grad else probabilities
         if cut.values_only and accumulator is not None:
-            accumulator.add(start, stop, mixing.detach())
+            accumulator.add(start, stop, mixing.detach(), None if no_key is None else no_key.detach())
         more = None if instead is None else _stood_in(mixing * cut_here, instead)
         # On a CPU a product is far faster than filling by a boolean mask.
         mixing.mul_(cut_here.logical_not().to(mixing.dtype))
         if not cut.values_only:
             mixing.div_(kept.unsqueeze(-1))
+            no_key = None if no_key is None else no_key / kept
             lost = kept < _LEAST_KEPT
             if bool(lost.any()):
-                mixing, spared = _exactly(masked_scores(attention, start, stop), cut_here, mixing, lost)
+                mixing, no_key, spared = _exactly(attention, start, stop, cut_here, (mixing, no_key), lost)
                 removed = removed.masked_fill(spared, 0)
             if accumulator is not None:
-                accumulator.add(start, stop, mixing.detach())
+                accumulator.add(start, stop, mixing.detach(), None if no_key is None else no_key.detach())
         mix(start, stop, mixing, more)
         shares.append(removed.detach())
     return output, torch.cat(shares, dim=2)
@@ -202,7 +214,12 @@ def _stood_in(taken: torch.Tensor, instead: torch.Tensor) -> torch.Tensor:
 
 
 def _shares(
-    probabilities: torch.Tensor, cut: torch.Tensor, queries: torch.Tensor | None, start: int, stop: int
+    probabilities: torch.Tensor,
+    no_key: torch.Tensor | None,
+    cut: torch.Tensor,
+    queries: torch.Tensor | None,
+    start: int,
+    stop: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """How much of each row's attention is kept and how much goes, each (batch, head, row).
 
@@ -210,6 +227,7 @@ def _shares(
     """
     sides = torch.stack([cut.logical_not(), cut], dim=2).to(probabilities.dtype)  # (batch, head, 2, key)
     kept, removed = torch.matmul(sides, probabilities.transpose(-1, -2)).unbind(2)
+    kept = kept if no_key is None else kept + no_key
     untouched = removed == 0
     if queries is not None:
         untouched = untouched | queries[:, None, start:stop].logical_not()
@@ -218,13 +236,23 @@ def _shares(
 
 
 def _exactly(
-    scores: torch.Tensor, cut: torch.Tensor, mixing: torch.Tensor, lost: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+    attention: Attention,
+    start: int,
+    stop: int,
+    cut: torch.Tensor,
+    found: tuple[torch.Tensor, torch.Tensor | None],
+    lost: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
     """The rows in `lost`, (batch, head, row), anew: from scores with the cut keys at -inf.
 
-    A row left without any key keeps all. Returns the probabilities and which rows were spared.
+    found: probabilities of the rows start:stop, and what of them goes to no key. A row left without any key, and
+    without a learned sink, keeps all. Returns both and which rows were spared.
     """
-    again = torch.softmax(scores.masked_fill(cut, -torch.inf), dim=-1)
+    scores = masked_scores(attention, start, stop)
+    (mixing, no_key), sink = found, attention.learned_sink
+    again, to_sink = softmax(scores.masked_fill(cut, -torch.inf), sink)
+    if no_key is not None and to_sink is not None:
+        no_key = torch.where(lost, to_sink, no_key)
     spared = lost & again[..., 0].isnan()
     mixing = torch.where(lost.unsqueeze(-1), again, mixing)
-    return torch.where(spared.unsqueeze(-1), torch.softmax(scores, dim=-1), mixing), spared
+    return torch.where(spared.unsqueeze(-1), torch.softmax(scores, dim=-1), mixing), no_key, spared

@@ -1,10 +1,13 @@
 """The one attention function: SDPA and nothing more, unless somebody watches or intervenes.
 
+SDPA knows no soft caps and no learned sinks. Attention with one of them is computed by the formula of the network's own
+eager attention, in blocks of query rows with the softmax in float32 (`kernels.chunked_output`).
+
 Registered with transformers as "sinkscope", together with SDPA's mask function: without the second registration the
 library would pass no mask at all, and a padded or causal model would be wrong in silence.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -15,9 +18,10 @@ from transformers.masking_utils import sdpa_mask
 
 from sinkscope.attention.cutting import Both, attend, current_cutter
 from sinkscope.attention.evicting import take_layer
-from sinkscope.attention.kernels import KERNELS, Accumulator, Attention, FullMap
+from sinkscope.attention.kernels import KERNELS, Accumulator, Attention, FullMap, chunked_output
 from sinkscope.attention.statistics import Pass
 from sinkscope.errors import UserError
+from sinkscope.families.building import foreign_keys
 
 NAME = "sinkscope"
 
@@ -40,9 +44,10 @@ def attention_forward(
     """Attention as transformers calls it. query (batch, head, query, dim); key and value (batch, kv_head, key, dim).
 
     Arguments come in the order of transformers' own SDPA function: wrappers of other libraries pass some by position.
-    Returns (batch, query, head, dim), and where `output_attentions` is asked for the map (batch, head, query, key),
-    else None. Queries and keys may come in a higher precision than the values (LLaDA rotates in float32); they are
-    brought back to it first, as the reference does.
+    Beside them `softcap` and `s_aux` (head,), learned sinks, are heeded. Returns (batch, query, head, dim), and where
+    `output_attentions` is asked for the map (batch, head, query, key), else None. Queries and keys may come in a higher
+    precision than the values (LLaDA rotates in float32); they are brought back to it first, as the reference does.
+    Raises `UserError` for keys that are not the tokens' own under the mask (`foreign_keys`).
     """
     # No compiled graph is watched or cut: the network then runs without compilation.
     compiling = torch.compiler.is_compiling()
@@ -50,50 +55,68 @@ def attention_forward(
     query, key = query.to(value.dtype), key.to(value.dtype)
     if layer is not None:
         attention_mask = layer.gather_mask(attention_mask, query.shape[2])
-    wants_map = kwargs.pop("output_attentions", False)
-
-    def sdpa() -> torch.Tensor:
-        given = (query, key, value, attention_mask, dropout, scaling, is_causal, position_bias)
-        output, _ = sdpa_attention_forward(module, *given, **kwargs)
-        return output
-
-    _refuse(module, softcap=kwargs.get("softcap"), s_aux=kwargs.get("s_aux"))  # SDPA would leave them out
-    if compiling and not wants_map:
-        return sdpa(), None
-    scale = scaling or query.shape[-1] ** -0.5
-    current = observed.get(module)
-    if current is None and current_cutter() is None and not wants_map:
-        output = sdpa()
-        if layer is not None:
-            layer.on_attention(query.detach(), scale, None)
-        return output, None
-    _refuse(module, position_bias=position_bias)
+        if position_bias is not None and layer.index is not None:
+            position_bias = layer.index.gather(position_bias)
+    wants_map, softcap, learned_sink = (kwargs.pop(name, None) for name in ("output_attentions", "softcap", "s_aux"))
+    _refuse_foreign(module, kwargs)
     attention = Attention(
         query=query,
         key=key,
         value=value,
         mask=attention_mask,
         causal=_is_causal(module, query, attention_mask, is_causal),
-        scale=scale,
+        scale=scaling or query.shape[-1] ** -0.5,
         index=None if layer is None else layer.index,
+        softcap=softcap,
+        bias=position_bias,
+        learned_sink=learned_sink,
     )
-    output, whole = _seen(module, attention, sdpa, wants_map, plainly="two-pass" if dropout else None)
+
+    def plain() -> torch.Tensor:
+        return _unseen(module, attention, dropout, scaling, is_causal, kwargs)
+
+    if compiling and not wants_map:
+        return plain(), None
+    current = observed.get(module)
+    if current is None and current_cutter() is None and not wants_map:
+        output = plain()
+        if layer is not None:
+            layer.on_attention(query.detach(), attention.scale, None)
+        return output, None
+    output, whole = seen_output(module, attention, plain, bool(wants_map), plainly="two-pass" if dropout else None)
     if layer is not None:
         received = current.received_now() if current is not None and layer.needs_received else None
-        layer.on_attention(query.detach(), scale, received)
+        layer.on_attention(query.detach(), attention.scale, received)
     return output, whole
 
 
-def _seen(
+def _unseen(
     module: torch.nn.Module,
     attention: Attention,
-    sdpa: Callable[[], torch.Tensor],
+    dropout: float,
+    scaling: float | None,
+    is_causal: bool | None,
+    more: Mapping[str, Any],
+) -> torch.Tensor:
+    """Output (batch, query, head, dim) with nobody watching."""
+    if attention.softcap is not None or attention.learned_sink is not None:
+        return chunked_output(attention, dropout)
+    states = (attention.query, attention.key, attention.value, attention.mask)
+    output, _ = sdpa_attention_forward(module, *states, dropout, scaling, is_causal, attention.bias, **more)
+    return output
+
+
+def seen_output(
+    module: torch.nn.Module,
+    attention: Attention,
+    unseen: Callable[[], torch.Tensor],
     wants_map: bool,
     plainly: str | None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Output (batch, query, head, dim) while the layer is watched and cut, and the map where it is wanted.
 
-    plainly: the kernel that must be used: dropout is SDPA's own business, the one-pass output would leave it out.
+    unseen: the output with nobody watching. plainly: the kernel that must be used: with dropout the one-pass output
+    would not be that one.
     """
     current, cutter = observed.get(module), current_cutter()
     accumulator = None if current is None else current.begin_layer(attention)
@@ -101,7 +124,7 @@ def _seen(
     kernel = plainly or ("two-pass" if current is None else current.kernel)
 
     def plain(accumulator: Accumulator | None) -> torch.Tensor:
-        return sdpa() if accumulator is None else KERNELS[kernel](attention, accumulator, sdpa)
+        return unseen() if accumulator is None else KERNELS[kernel](attention, accumulator, unseen)
 
     seeing = Both.of(accumulator, whole)
     output = plain(seeing) if cutter is None else attend(attention, cutter, plain, seeing)
@@ -110,13 +133,13 @@ def _seen(
     return output, None if whole is None else whole.map.to(attention.value.dtype)
 
 
-def _refuse(module: torch.nn.Module, **given: Any) -> None:
-    for name, value in given.items():
-        if value is not None:
-            raise UserError(
-                f"the attention of {type(module).__name__} uses {name}, which sinkscope can't watch or change; take "
-                "another model, or in Python load_model(..., attention='eager') to generate with it unwatched"
-            )
+def _refuse_foreign(module: torch.nn.Module, given: Mapping[str, Any]) -> None:
+    refused = foreign_keys(module, given)
+    if refused is not None:
+        raise UserError(
+            f"the attention of {type(module).__name__} {refused}, which sinkscope can't watch or change; take another "
+            "model, or in Python load_model(..., attention='eager') to generate with it unwatched"
+        )
 
 
 def _is_causal(module: torch.nn.Module, query: torch.Tensor, mask: torch.Tensor | None, asked: bool | None) -> bool:

@@ -10,6 +10,9 @@ which adds what it needs and forgets the rows. The kernels differ in where the o
   choice where SDPA runs a fused kernel that is far faster than chunks of torch operations (GPUs), or where not one bit
   may change.
 
+SDPA knows neither soft caps nor learned sinks. Attention with one of them gets its output from the same blocks of rows,
+watched or not (`chunked_output`).
+
 `docs/results/costs.md` gives measured costs.
 """
 
@@ -34,6 +37,11 @@ class Attention:
     query (batch, head, query, dim); key, value (batch, kv_head, key, dim). `mask`: broadcastable to (batch, head,
     query, key), boolean (True: may be seen) or added to the scores. `causal`: lower-triangular from the first key, no
     mask given. `index`: the columns of the keys, if a cache has dropped some; None: each key is its own column.
+
+    What some models change in their scores s, in this order: `softcap` c makes them c tanh(s / c) (Gemma 2, arXiv
+    2408.00118, section 2); `bias` (1 or batch, 1 or head, 1 or query, key) is added, as the mask is afterwards (T5);
+    `learned_sink` (head,) is the score of one more column that has no key and no value, so that attention may go to
+    nothing (gpt-oss, arXiv 2508.10925; `s_aux` in transformers).
     """
 
     query: torch.Tensor
@@ -43,6 +51,9 @@ class Attention:
     causal: bool
     scale: float
     index: KeyIndex | None = None
+    softcap: float | None = None
+    bias: torch.Tensor | None = None
+    learned_sink: torch.Tensor | None = None
 
     @property
     def width(self) -> int:
@@ -62,8 +73,9 @@ class Attention:
 class Accumulator(Protocol):
     """Sees the probabilities of a layer as a kernel computes them."""
 
-    def add(self, start: int, stop: int, probabilities: torch.Tensor) -> None:
-        """Take the rows start:stop, (batch, head, rows, key) float32. Must not keep the tensor: it is reused."""
+    def add(self, start: int, stop: int, probabilities: torch.Tensor, no_key: torch.Tensor | None = None) -> None:
+        """Take the rows start:stop, (batch, head, rows, key) float32, and what of them goes to no key, (batch, head,
+        rows), of attention with a learned sink. Must not keep the tensors: they are reused."""
 
 
 class FullMap:
@@ -73,7 +85,8 @@ class FullMap:
         exact = torch.promote_types(attention.query.dtype, torch.float32)
         self.map = attention.query.new_zeros(*attention.query.shape[:3], attention.key.shape[2], dtype=exact)
 
-    def add(self, start: int, stop: int, probabilities: torch.Tensor) -> None:
+    def add(self, start: int, stop: int, probabilities: torch.Tensor, no_key: torch.Tensor | None = None) -> None:
+        del no_key
         self.map[:, :, start:stop, : probabilities.shape[-1]] = probabilities
 
 
@@ -83,6 +96,13 @@ def probability_chunks(attention: Attention) -> Iterator[tuple[int, int, torch.T
     Under a causal mask only the keys up to `stop` are scored and yielded. Rows that may see nothing are all zeros, as
     in SDPA.
     """
+    for start, stop, probabilities, _ in row_chunks(attention):
+        yield start, stop, probabilities
+
+
+def row_chunks(attention: Attention) -> Iterator[tuple[int, int, torch.Tensor, torch.Tensor | None]]:
+    """The same with what goes to no key, (batch, head, rows): all of it where a row may see nothing. None without a
+    learned sink."""
     batch, heads, queries, _ = attention.query.shape
     device = attention.query.device.type
     exact = torch.promote_types(attention.query.dtype, torch.float32)
@@ -93,10 +113,20 @@ def probability_chunks(attention: Attention) -> Iterator[tuple[int, int, torch.T
         stop = min(start + rows, queries)
         scores = scores_of(start, stop)
         dead = _apply_mask(attention, scores, start, stop)
-        probabilities = torch.softmax(scores, dim=-1)
-        if dead is not None:
+        probabilities, no_key = softmax(scores, attention.learned_sink)
+        if dead is not None and no_key is None:
             probabilities = probabilities.masked_fill(dead, 0)
-        yield start, stop, probabilities
+        yield start, stop, probabilities, no_key
+
+
+def softmax(scores: torch.Tensor, learned_sink: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Probabilities of scores (batch, head, rows, key), and what goes to the learned sink (head,), (batch, head, rows);
+    None without one."""
+    if learned_sink is None:
+        return torch.softmax(scores, dim=-1), None
+    column = learned_sink.to(scores).view(1, -1, 1, 1).expand(*scores.shape[:-1], 1)
+    whole = torch.softmax(torch.cat([scores, column], dim=-1), dim=-1)
+    return whole[..., :-1], whole[..., -1]
 
 
 def masked_scores(attention: Attention, start: int, stop: int) -> torch.Tensor:
@@ -116,8 +146,9 @@ def masked_scores(attention: Attention, start: int, stop: int) -> torch.Tensor:
 def scorer(attention: Attention) -> Callable[[int, int], torch.Tensor]:
     """A function (start, stop) -> scores (batch, head, rows, key) without mask; under a causal one, of keys up to stop.
 
-    In float32, or float64 where the queries are.
+    Soft caps and biases are in them. In float32, or float64 where the queries are.
     """
+    softcap, bias = attention.softcap, attention.bias
     batch, heads, queries, dim = attention.query.shape
     kv_heads, keys = attention.key.shape[1:3]
     exact = torch.promote_types(attention.query.dtype, torch.float32)
@@ -127,7 +158,12 @@ def scorer(attention: Attention) -> Callable[[int, int], torch.Tensor]:
     def scores(start: int, stop: int) -> torch.Tensor:
         seen = stop if attention.causal else keys
         block = query[:, :, :, start:stop].flatten(2, 3)
-        return torch.matmul(block, key[..., :seen]).view(batch, heads, stop - start, seen)
+        found = torch.matmul(block, key[..., :seen]).view(batch, heads, stop - start, seen)
+        if softcap is not None:
+            found = torch.tanh(found / softcap) * softcap
+        if bias is not None:
+            found = found + (bias if bias.shape[-2] == 1 else bias[..., start:stop, :])[..., :seen]
+        return found
 
     return scores
 
@@ -153,9 +189,20 @@ def one_pass(attention: Attention, accumulator: Accumulator, sdpa: Callable[[], 
     """Output from the probabilities that are accumulated. Returns (batch, query, head, dim). `sdpa` is not called."""
     del sdpa
     output, mix = mixer(attention)
-    for start, stop, probabilities in probability_chunks(attention):
-        accumulator.add(start, stop, probabilities.detach())
+    for start, stop, probabilities, no_key in row_chunks(attention):
+        accumulator.add(start, stop, probabilities.detach(), None if no_key is None else no_key.detach())
         mix(start, stop, probabilities, None)
+    return output
+
+
+def chunked_output(attention: Attention, dropout: float = 0.0) -> torch.Tensor:
+    """The output (batch, query, head, dim) of attention that SDPA can't compute.
+
+    dropout: the share of probabilities that are set to zero, the others scaled up for them.
+    """
+    output, mix = mixer(attention)
+    for start, stop, probabilities in probability_chunks(attention):
+        mix(start, stop, torch.nn.functional.dropout(probabilities, dropout), None)
     return output
 
 
@@ -186,8 +233,8 @@ def weighed(probabilities: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
 def two_pass(attention: Attention, accumulator: Accumulator, sdpa: Callable[[], torch.Tensor]) -> torch.Tensor:
     """Output of SDPA, bit for bit; the probabilities are computed beside it. Returns (batch, query, head, dim)."""
     output = sdpa()
-    for start, stop, probabilities in probability_chunks(attention):
-        accumulator.add(start, stop, probabilities.detach())
+    for start, stop, probabilities, no_key in row_chunks(attention):
+        accumulator.add(start, stop, probabilities.detach(), None if no_key is None else no_key.detach())
     return output
 
 

@@ -13,6 +13,9 @@ does not. The loop labels them around its call to the network, and statistics ar
     with label_queries(groups):                    # (batch, query) integers
         network(input_ids)
 
+Where a layer has learned sinks, part of a query's attention goes to no key. That part is a column of its own beside
+those of the keys, and what keys receive adds up to the rest.
+
 The labels are a context variable, so nothing has to travel through the network's own arguments. Without labels every
 real query counts and no split is made.
 
@@ -80,7 +83,8 @@ class Collect:
 
     groups: split received attention by `GROUPS` (needs a loop that labels its queries).
     norms: L2 norms of keys (after rotation) and values, in float32.
-    entropy: Shannon entropy of each query's row, in nats. Costs one more pass over the scores.
+    entropy: Shannon entropy of each query's row, in nats; attention to no key is part of the row. Costs one more pass
+        over the scores.
     outputs: what of each head's output comes through which key, and the output's rank (`attention.outputs`). Costs
         about as much as the attention itself, and more in short texts. Not while keys are masked.
     map_layers, map_heads: layers and heads whose full map is kept, (query, key); no heads means all heads of those
@@ -106,16 +110,20 @@ class LayerStatistics:
     attention: torch.Tensor | None  # (batch, chosen head, query, key)
     outputs: HeadOutputs | None
     finite: torch.Tensor  # () boolean: whether all that a key received is a finite number
+    no_key: torch.Tensor | None = None  # (batch, head, group): what goes to a learned sink; None without one
 
 
 @dataclass(frozen=True, kw_only=True)
 class PassStatistics:
     """All layers of one forward pass. With guidance the batch holds the conditional rows first, then the others."""
 
-    received: torch.Tensor  # (layer, batch, head, key), float32, sums to 1 over keys; NaN where a cache holds no key
+    received: torch.Tensor  # (layer, batch, head, key), float32; NaN where a cache holds no key
+    # Over keys it sums to 1, or to what is left of it beside `no_key`.
     queries: torch.Tensor  # (batch, group) number of queries counted; one column when nothing was labelled
     finite: torch.Tensor  # (layer,) boolean: whether the layer computed finite numbers; NaN above need not say so
     by_group: torch.Tensor | None = None  # (layer, batch, group, head, key); 0 where the group is empty
+    no_key: torch.Tensor | None = None  # (layer, batch, head): share that goes to no key; None without learned sinks
+    no_key_by_group: torch.Tensor | None = None  # (layer, batch, group, head)
     key_norm: torch.Tensor | None = None  # (layer, batch, kv_head, key)
     value_norm: torch.Tensor | None = None  # (layer, batch, kv_head, key)
     entropy: torch.Tensor | None = None  # (layer, batch, head, query), nats; NaN for rows that do not count
@@ -138,34 +146,60 @@ def merge_groups(by_group: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
 
 
 def stack_layers(layers: Sequence[LayerStatistics], sizes: torch.Tensor, collect: Collect) -> PassStatistics:
-    """Join the layers of a pass, padded on the left to the longest: forgotten keys are not there (NaN)."""
+    """Join the layers of a pass. Keys are padded on the left to the most: forgotten ones are not there (NaN). Heads
+    are padded on the right: those that a layer does not have are not there either."""
     device = layers[0].by_group.device
     sizes = sizes.to(device)
     longest = max(layer.by_group.shape[-1] for layer in layers)
 
     def stacked(parts: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
         known = [part.to(device) for part in parts if part is not None]
-        if not known:
-            return None
-        return torch.stack(
-            [torch.nn.functional.pad(part, (longest - part.shape[-1], 0), value=torch.nan) for part in known]
-        )
+        return _joined(known, [longest - part.shape[-1] for part in known]) if known else None
 
     received = stacked([merge_groups(layer.by_group, sizes.to(layer.by_group.device)) for layer in layers])
     assert received is not None
-    split = stacked([layer.by_group for layer in layers]) if collect.groups and sizes.shape[1] == len(GROUPS) else None
+    by_groups = collect.groups and sizes.shape[1] == len(GROUPS)
+    split = stacked([layer.by_group for layer in layers]) if by_groups else None
+    no_key = _to_no_key(layers, device)  # (layer, batch, head, group)
+    share = sizes / sizes.sum(-1, keepdim=True).clamp(min=1)
     entropies = [layer.entropy.to(device) for layer in layers if layer.entropy is not None]
+    queries = [0] * len(entropies)  # none is forgotten
     return PassStatistics(
         received=received,
         queries=sizes,
         finite=torch.stack([layer.finite.to(device) for layer in layers]),
         by_group=None if split is None else split.transpose(2, 3),
+        no_key=None if no_key is None else torch.einsum("lbhg,bg->lbh", no_key, share.to(no_key.dtype)),
+        no_key_by_group=no_key.transpose(2, 3) if by_groups and no_key is not None else None,
         key_norm=stacked([layer.key_norm for layer in layers]),
         value_norm=stacked([layer.value_norm for layer in layers]),
-        entropy=torch.stack(entropies) if entropies else None,
+        entropy=_joined(entropies, queries) if entropies else None,
         outputs=_stacked_outputs([layer.outputs for layer in layers if layer.outputs is not None], longest, device),
         maps={index: layer.attention for index, layer in enumerate(layers) if layer.attention is not None},
     )
+
+
+def _to_no_key(layers: Sequence[LayerStatistics], device: torch.device) -> torch.Tensor | None:
+    """What goes to no key, (layer, batch, head, group): nothing in a layer without a learned sink. None where no layer
+    has one."""
+    if all(layer.no_key is None for layer in layers):
+        return None
+    every = [torch.zeros_like(one.by_group[..., 0]) if one.no_key is None else one.no_key for one in layers]
+    return _joined([one.to(device) for one in every], [0] * len(every))
+
+
+def _joined(parts: Sequence[torch.Tensor], absent: Sequence[int]) -> torch.Tensor:
+    """Layers (batch, head, ...) as one tensor. absent: how many keys each has lost on the left of its last dim. What is
+    not there is NaN, or -1 among indices."""
+    most = max(part.shape[1] for part in parts)
+    alike = []
+    for part, gone in zip(parts, absent, strict=True):
+        between = (0, 0) * (part.ndim - 3)
+        heads = (0, most - part.shape[1])
+        width = heads if part.ndim == 2 else (gone, 0, *between, *heads)
+        missing = torch.nan if part.is_floating_point() else -1
+        alike.append(torch.nn.functional.pad(part, width, value=missing))
+    return torch.stack(alike)
 
 
 def _stacked_outputs(layers: Sequence[HeadOutputs], longest: int, device: torch.device) -> HeadOutputs | None:
@@ -175,11 +209,10 @@ def _stacked_outputs(layers: Sequence[HeadOutputs], longest: int, device: torch.
     absent = [longest - layer.value_norm.shape[-1] for layer in layers]
 
     def joined(name: str) -> torch.Tensor:
-        parts = zip(layers, absent, strict=True)
-        if name in BY_KEY:
-            pad = torch.nn.functional.pad
-            return torch.stack([pad(getattr(one, name).to(device), (gone, 0), value=torch.nan) for one, gone in parts])
-        return torch.stack([getattr(one, name).to(device) + (gone if name == "top" else 0) for one, gone in parts])
+        parts = [getattr(one, name).to(device) for one in layers]
+        if name == "top":
+            parts = [part + gone for part, gone in zip(parts, absent, strict=True)]
+        return _joined(parts, absent if name in BY_KEY else [0] * len(parts))
 
     return HeadOutputs(**{one.name: joined(one.name) for one in fields(HeadOutputs)})
 
@@ -200,13 +233,20 @@ class LayerAccumulator:
         self._attention = attention
         self._collect = collect
         self._entropy = torch.empty(batch, heads, queries, device=device, dtype=exact) if collect.entropy else None
+        learned = attention.learned_sink is not None
+        self._no_key = torch.zeros_like(self._sums[..., 0]) if learned else None  # (batch, head, group)
         self._map: torch.Tensor | None = None
         if layer in collect.map_layers:
             self._heads = list(collect.map_heads) or list(range(heads))
+            if max(self._heads) >= heads:
+                raise UserError(f"no head {max(self._heads)} in layer {layer}: it has heads 0 to {heads - 1}")
             self._map = torch.zeros(batch, len(self._heads), queries, keys, device=device, dtype=exact)
 
-    def add(self, start: int, stop: int, probabilities: torch.Tensor) -> None:
-        """Take rows start:stop, (batch, head, rows, key); fewer keys than in all means that the rest was not seen."""
+    def add(self, start: int, stop: int, probabilities: torch.Tensor, no_key: torch.Tensor | None = None) -> None:
+        """Take rows start:stop, (batch, head, rows, key); fewer keys than in all means that the rest was not seen.
+
+        no_key (batch, head, rows): what of them goes to a learned sink.
+        """
         seen = probabilities.shape[-1]
         weights = self._weights[..., start:stop].expand(-1, probabilities.shape[1], -1, -1)
         self._sums[..., :seen] += torch.matmul(weights, probabilities)
@@ -214,6 +254,11 @@ class LayerAccumulator:
             self._map[:, :, start:stop, :seen] = probabilities[:, self._heads]
         if self._entropy is not None:
             self._entropy[..., start:stop] = torch.special.entr(probabilities).sum(-1)
+        if no_key is not None:
+            assert self._no_key is not None
+            self._no_key += torch.matmul(weights, no_key.unsqueeze(-1)).squeeze(-1)
+            if self._entropy is not None:
+                self._entropy[..., start:stop] += torch.special.entr(no_key)
 
     def finish(self) -> LayerStatistics:
         """The layer's statistics, in float32 (float64 where the network is)."""
@@ -227,6 +272,7 @@ class LayerAccumulator:
             attention=self._map,
             outputs=self._outputs(counted[:, 0]) if self._collect.outputs else None,
             finite=self._sums.isfinite().all(),
+            no_key=self._no_key,
         )
         index = self._attention.index
         return statistics if index is None else self._by_column(statistics, index)

@@ -4,11 +4,12 @@
         model.network(input_ids)
     watched.received          # (layer, batch, head, key), means over queries
 
-Works for a `sinkscope` model and for any transformers network whose attention goes through transformers' attention
-interface. Memory grows with L, never with L x L, unless maps are asked for. On a CPU the default kernel computes the
-output along with the statistics: equal to SDPA's to rounding, not to the bit; `kernel="two-pass"` keeps SDPA's output
-bit for bit and costs more. A watched network belongs to one thread. A compiled network is watched too: inside the block
-it runs as it is written, without compilation.
+Works for a `sinkscope` model, for any transformers network whose attention goes through transformers' attention
+interface, and for any other module that calls `torch.nn.functional.scaled_dot_product_attention` (`calls`). Memory
+grows with L, never with L x L, unless maps are asked for. On a CPU the default kernel computes the output along with
+the statistics: equal to SDPA's to rounding, not to the bit; `kernel="two-pass"` keeps SDPA's output bit for bit and
+costs more. A watched network belongs to one thread. A compiled network is watched too: inside the block it runs as it
+is written, without compilation.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,6 +21,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
+from sinkscope.attention.calls import sdpa_calls
 from sinkscope.attention.cutting import cutting, uncompiled
 from sinkscope.attention.function import NAME, observed
 from sinkscope.attention.kernels import KERNELS, default_kernel
@@ -34,11 +36,13 @@ class Watched:
     `collect` may be changed between passes, to keep full maps of some steps only.
     """
 
-    def __init__(self, network: PreTrainedModel, collect: Collect) -> None:
+    def __init__(self, network: nn.Module, collect: Collect) -> None:
         self._network = network
-        self._shape = shape_of(network)
+        self._shape = shape_of(network) if isinstance(network, PreTrainedModel) else None
         self.collect = collect
         self.passes = 0
+        self.names: Sequence[str] = ()
+        """Of a module that is none of transformers': which of its modules made each layer of the latest pass."""
         self._last: PassStatistics | None = None
 
     @property
@@ -48,8 +52,14 @@ class Watched:
 
     @collect.setter
     def collect(self, collect: Collect) -> None:
-        _check_maps(self._shape, collect)
+        if self._shape is not None:
+            _check_maps(self._shape, collect)
         self._collect = collect
+
+    @property
+    def knows_padding(self) -> bool:
+        """Whether the network is one of transformers', which say by `attention_mask` (batch, key) what is padding."""
+        return self._shape is not None
 
     @property
     def last(self) -> PassStatistics:
@@ -63,16 +73,32 @@ class Watched:
         """Received attention of the latest pass, (layer, batch, head, key), means over its real queries."""
         return self.last.received
 
+    @property
+    def no_key(self) -> torch.Tensor | None:
+        """What queries of the latest pass paid to no key, (layer, batch, head), means over its real queries.
+
+        It is the share of learned sinks (gpt-oss), and makes 1 with `received`. None for a network without them.
+        """
+        return self.last.no_key
+
     def take(self, statistics: PassStatistics | None) -> None:
         """Called at the end of every pass. Raises `UserError` for what can't be read as one map a layer and head."""
         name = type(self._network).__name__
+        if statistics is None and self._shape is None:
+            raise UserError(
+                f"{name} calls torch.nn.functional.scaled_dot_product_attention nowhere, so its attention can't be "
+                "seen; let its modules call that function"
+            )
         if statistics is None:
             raise UserError(
                 f"the attention of {name} does not use transformers' attention interface, so it can't be watched; "
                 "use a model class that supports attn_implementation='sdpa'"
             )
         calls = len(statistics.received)
-        if calls > self._shape.layers:
+        absent = [layer for layer in self._collect.map_layers if layer >= calls]
+        if self._shape is None and absent:
+            raise UserError(f"no layer {absent[0]}: this module has layers 0 to {calls - 1}")
+        if self._shape is not None and calls > self._shape.layers:
             raise UserError(
                 f"{name} computed attention {calls} times in one pass and has {self._shape.layers} layers: several "
                 "maps make a layer's output (a difference of two, cross-attention, a second stack, layers run again), "
@@ -87,7 +113,7 @@ class Watched:
 
 @contextmanager
 def watch(
-    model: Model | PreTrainedModel,
+    model: Model | nn.Module,
     collect: Collect | None = None,
     *,
     kernel: str | None = None,
@@ -95,37 +121,50 @@ def watch(
 ) -> Iterator[Watched]:
     """Observe every forward pass of `model` made inside the block.
 
+    model: a sinkscope model, a network of transformers, or a module that calls PyTorch's attention function (`calls`).
     collect: what to keep besides received attention. kernel: "one-pass" or "two-pass" (see `attention.kernels`); by
         default the faster one for the device. passes: the modules whose call is a pass; by default the network and its
         body, else parts that are called by themselves, single blocks for instance. Raises `UserError` for an unknown
         kernel, layers or heads that are not there, a network whose attention can't be seen or whose heads are spread
         over processes, and a network that is watched already; in the pass, for attention that is not finite.
     """
-    network = model.network if isinstance(model, Model) else model
+    network: nn.Module = model.network if isinstance(model, Model) else model
     network = getattr(network, "_orig_mod", network)  # what torch.compile was given
     refuse_split_heads(network)
     collect = collect or Collect()
-    kernel = kernel or default_kernel(network.device)
+    kernel = kernel or default_kernel(next((one.device for one in network.parameters()), torch.device("cpu")))
     if kernel not in KERNELS:
         raise UserError(f"unknown attention kernel {kernel!r}; choose one of {', '.join(KERNELS)}")
     modules = list(network.modules())
     if any(module in observed for module in modules):
         raise UserError("this network is being watched already; use the outer `with watch(...)` block")
     watched, current = Watched(network, collect), Pass(kernel)
-    previous = network.config._attn_implementation
     # The body may be called by itself; where there is none, it is the network.
-    hooks = _follow({network: None, network.base_model: None} if passes is None else passes, watched, current)
+    outer = {network: None, getattr(network, "base_model", network): None} if passes is None else passes
+    attending = _through_transformers(network) if isinstance(network, PreTrainedModel) else sdpa_calls(network)
+    hooks: list[RemovableHandle] = []
     try:
-        if previous != NAME:
-            network.set_attn_implementation(NAME)
-        observed.update(dict.fromkeys(modules, current))
-        with uncompiled():
+        with attending as names, uncompiled():
+            watched.names = names
+            observed.update(dict.fromkeys(modules, current))
+            hooks += _follow(outer, watched, current)
             yield watched
     finally:
         for module in modules:
             observed.pop(module, None)
         for hook in hooks:
             hook.remove()
+
+
+@contextmanager
+def _through_transformers(network: PreTrainedModel) -> Iterator[tuple[()]]:
+    """Let the attention of a transformers network come by inside the block. Layers have no names of their own."""
+    previous = network.config._attn_implementation
+    try:
+        if previous != NAME:
+            network.set_attn_implementation(NAME)
+        yield ()
+    finally:
         if previous != NAME:
             network.set_attn_implementation(previous)
 
@@ -138,7 +177,7 @@ def _follow(outer: Iterable[nn.Module], watched: Watched, current: Pass) -> list
         nonlocal depth
         depth += 1
         if depth == 1:
-            mask = kwargs.get("attention_mask", args[1] if len(args) > 1 else None)
+            mask = kwargs.get("attention_mask", args[1] if len(args) > 1 else None) if watched.knows_padding else None
             current.begin(watched.collect, mask if isinstance(mask, torch.Tensor) and mask.ndim == 2 else None)
 
     def after(module: nn.Module, _: object, output: object) -> None:
@@ -165,7 +204,7 @@ def _check_maps(shape: Shape, collect: Collect) -> None:
             raise UserError(f"no {kind} {absent[0]}: this model has {kind}s 0 to {there - 1}")
 
 
-def refuse_split_heads(network: PreTrainedModel) -> None:
+def refuse_split_heads(network: nn.Module) -> None:
     """Raise `UserError` for a network under tensor parallelism: each process would see, cut or drop by its own heads
     alone."""
     # Full sharding splits weights as well, but gathers them for every pass.
@@ -179,9 +218,9 @@ def refuse_split_heads(network: PreTrainedModel) -> None:
         )
 
 
-def not_finite(network: PreTrainedModel, where: str) -> UserError:
+def not_finite(network: nn.Module, where: str) -> UserError:
     """The error for a pass whose numbers are not finite. where: the first place that was seen, or the result."""
-    dtype = str(network.dtype).removeprefix("torch.")
+    dtype = str(next((one.dtype for one in network.parameters()), torch.float32)).removeprefix("torch.")
     remedy = {
         "float16": "load the model with dtype='bfloat16' or 'float32', which have room for larger numbers",
         "bfloat16": "load the model with dtype='float32', and check its weights if that does not help",

@@ -72,12 +72,17 @@ class Family:
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """Counts that attention statistics are laid out by. `kv_heads` is below `heads` for grouped-query attention."""
+    """Counts that attention statistics are laid out by. `kv_heads` is below `heads` for grouped-query attention.
+
+    Where layers differ in key heads or in the size of a head, these are the largest. learned_sinks: whether attention
+    may go to no key; known of a network that was tried.
+    """
 
     layers: int
     heads: int
     kv_heads: int
     head_dim: int
+    learned_sinks: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,15 +261,17 @@ def per_layer(config: PreTrainedConfig) -> frozenset[str]:
 
 
 def shape_of(network: PreTrainedModel) -> Shape:
-    """The shape of a network's (text) attention. Raises `UserError` for a network without attention heads, or with
-    layers of several shapes."""
+    """The shape of a network's (text) attention, as its configuration says. Raises `UserError` for a network without
+    attention heads."""
     config, name = network.config.get_text_config(), type(network).__name__
-    several = sorted(per_layer(config) & {"num_attention_heads", "num_key_value_heads", "head_dim", "hidden_size"})
-    if several:
-        raise UserError(
-            f"{name} has layers of several shapes ({', '.join(several)} differ), which sinkscope can't lay out in one "
-            "table; take a model whose layers are alike"
-        )
+    # A configuration whose layers differ has one for each of them.
+    shapes = [_shape_of(one, name) for one in (list(config.per_layer_config) if per_layer(config) else [config])]
+    heads, key_heads, head_dim = (max(sizes) for sizes in zip(*shapes, strict=True))
+    return Shape(layers=int(config.num_hidden_layers), heads=heads, kv_heads=key_heads, head_dim=head_dim)
+
+
+def _shape_of(config: PreTrainedConfig, name: str) -> tuple[int, int, int]:
+    """Heads, key heads and the size of a head of one layer."""
     heads = getattr(config, "num_attention_heads", None)
     if type(heads) is not int:
         raise UserError(f"{name} has no attention heads: nothing of it can be watched")
@@ -274,4 +281,4 @@ def shape_of(network: PreTrainedModel) -> Shape:
         raise UserError(
             f"{name}: num_key_value_heads={key_heads!r}, head_dim={head_dim!r}, wanted one whole number each"
         )
-    return Shape(layers=int(config.num_hidden_layers), heads=heads, kv_heads=key_heads, head_dim=head_dim)
+    return heads, key_heads, head_dim

@@ -13,8 +13,9 @@ from __future__ import annotations
 import copy
 import inspect
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -78,7 +79,7 @@ def prepare(checkpoint: Checkpoint, attention: str = OURS, *, weights: bool = Tr
     if absent is not None and (weights or checkpoint.revision is None):
         raise absent
     network_class: Any = body.network_class
-    watchable = network_class.is_backend_compatible() and network_class._supports_sdpa
+    watchable = network_class.is_backend_compatible()
     skeleton = skeleton_of(checkpoint, body, limits, _TRIAL if watchable else None)
     if stored:
         check_stored(checkpoint, body, skeleton, stored)
@@ -127,11 +128,6 @@ def _check_support(checkpoint: Checkpoint, body: Body, attention: str) -> None:
             f"{checkpoint.name}: {name} has attention code of its own, so attention={attention!r} would not be used "
             f"and no command can watch it; take a model of another class ({eager})"
         )
-    if attention == OURS and not network_class._supports_sdpa:
-        raise UserError(
-            f"{checkpoint.name}: {name} has attention that SDPA can't compute (learned sinks, soft caps), on which "
-            f"every command rests; take a model of another class ({eager})"
-        )
 
 
 def skeleton_of(checkpoint: Checkpoint, body: Body, limits: Limits, attention: str | None = None) -> PreTrainedModel:
@@ -177,21 +173,43 @@ def skeleton_of(checkpoint: Checkpoint, body: Body, limits: Limits, attention: s
 _calls = threading.local()
 
 
+class _Call(NamedTuple):
+    """One call of attention. causal: None where its mask says what is seen."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    causal: bool | None
+    learned_sink: bool
+
+
 def _note(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
 ) -> tuple[Tensor, None]:
     """Take down the shapes of one call of attention; the output has its shape and nothing else."""
-    refused = [name for name in ("softcap", "s_aux") if kwargs.get(name) is not None]
-    if refused:
-        raise ValueError(f"its attention uses {refused[0]}, which SDPA can't compute")
+    refused = foreign_keys(module, kwargs)
+    if refused is not None:
+        raise ValueError(f"its attention {refused}")
     groups = getattr(module, "num_key_value_groups", None) or query.shape[1] // key.shape[1]
     if query.shape[1] != groups * key.shape[1]:
         raise ValueError(f"{query.shape[1]} heads do not go with {key.shape[1]} key heads in {groups} groups")
     asked = kwargs.get("is_causal")
     causal = bool(getattr(module, "is_causal", True) if asked is None else asked)
     told = None if attention_mask is not None or query.shape[2] == 1 else causal
-    _calls.seen.append((query.shape[1], key.shape[1], key.shape[-1], told))
+    sink = kwargs.get("s_aux") is not None
+    _calls.seen.append(_Call(query.shape[1], key.shape[1], key.shape[-1], told, sink))
     return value.new_zeros((query.shape[0], query.shape[2], query.shape[1], value.shape[-1])), None
+
+
+def foreign_keys(module: nn.Module, given: Mapping[str, Any]) -> str | None:
+    """What keeps an attention call from being one over the tokens' own keys under the mask that came with it; None for
+    nothing. given: what the network hands over beside queries, keys, values and mask."""
+    # DeepSeek 3.2, MiniMax M3 and their kin put what they pick into the mask for "eager" and "sdpa" alone.
+    if any(given.get(name) is not None for name in ("indices", "block_indices")):
+        return "picks keys beside its mask"
+    if getattr(module, "compressor", None) is not None:
+        return "has keys that stand for several tokens each"  # DeepSeek 4
+    return None
 
 
 AttentionInterface.register(_TRIAL, _note)
@@ -222,21 +240,26 @@ def try_out(checkpoint: Checkpoint, network: PreTrainedModel, shape: Shape, *, c
             raise
     if not _calls.seen:
         raise UserError(f"{checkpoint.name}: {name} computes no attention with this config.json: nothing to watch")
-    if any(causal is not None and causal != caching for *_, causal in _calls.seen):
+    calls: list[_Call] = _calls.seen
+    if any(call.causal is not None and call.causal != caching for call in calls):
         sees = "does not see tokens from left to right" if caching else "sees no token behind its own"
         raise UserError(
             f"{checkpoint.name}: {name} {sees} with this config.json, as its family does; correct is_causal or "
             "is_decoder there, or architectures"
         )
-    kinds = sorted({call[:3] for call in _calls.seen})
-    if len(kinds) > 1 or kinds[0][0] != shape.heads:
-        told = ", ".join(f"{heads} heads over {keys} key heads of {dim}" for heads, keys, dim in kinds)
+    if any(call.heads != shape.heads for call in calls):
+        told = ", ".join(map(str, sorted({call.heads for call in calls})))
         raise UserError(
-            f"{checkpoint.name}: the layers of {name} differ in their attention ({told}; {shape.heads} heads are "
-            "declared), which sinkscope can't lay out in one table; take another model"
+            f"{checkpoint.name}: the layers of {name} have {told} heads ({shape.heads} are declared), which sinkscope "
+            "can't lay out in one table; take another model"
         )
-    _, kv_heads, head_dim = kinds[0]
-    return Shape(layers=shape.layers, heads=shape.heads, kv_heads=kv_heads, head_dim=head_dim)
+    return Shape(
+        layers=shape.layers,
+        heads=shape.heads,
+        kv_heads=max(call.kv_heads for call in calls),
+        head_dim=max(call.head_dim for call in calls),
+        learned_sinks=any(call.learned_sink for call in calls),
+    )
 
 
 def try_loaded(prepared: Prepared, network: PreTrainedModel) -> Shape:

@@ -55,6 +55,7 @@ class ModelDescription:
     heads: int
     kv_heads: int
     head_dim: int
+    learned_sinks: bool  # whether attention may go to no key
     max_length: int
     trained_length: int | None  # the longest texts of its training in tokens, where known
     vocabulary: int

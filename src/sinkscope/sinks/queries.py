@@ -63,6 +63,23 @@ def received_from(sample: xr.Dataset, group: str = "all") -> xr.DataArray:
     return received_by(sample, [group]).isel(group=0, drop=True).assign_attrs(group=group)
 
 
+def no_key_from(sample: xr.Dataset, group: str = "all") -> xr.DataArray | None:
+    """What the queries of `group` pay to no key on average, `(step, layer, head)`.
+
+    Without `head` where the recorder averaged the groups over heads. None where the model has no learned sinks, NaN
+    where the group is empty.
+    """
+    if "no_key" not in sample:
+        return None
+    if group == "all":
+        return sample["no_key"]
+    atoms = group_atoms(sample, group)
+    size, paid = sample["queries"].sel(group=atoms), sample["no_key_by_group"].sel(group=atoms)
+    asked = size.sum("group")
+    mean: xr.DataArray = (paid * size).sum("group") / asked.where(asked > 0)
+    return mean
+
+
 def received_by(sample: xr.Dataset, groups: Sequence[str]) -> xr.DataArray:
     """As `received_from` for several groups at once, with a dim `group` that is labelled by their names.
 

@@ -57,6 +57,7 @@ class Statistics:
     groups: names of the parts of a pass's queries; empty when queries are not split.
     by_group: `received_by_group` averaged over heads ("mean"), for every head ("heads"), or left out (None).
     removed: names of the sums that tell what an intervention took away; empty without one.
+    no_key: what goes to no key; of a model with learned sinks.
     precision: "rounded": large arrays of received attention lose bits that decide nothing (`sample.rounded`);
         "float32": every number is kept as it was computed.
     """
@@ -69,6 +70,7 @@ class Statistics:
     unconditional: bool = False
     final: bool = False
     kinds: bool = False
+    no_key: bool = False
     removed: tuple[str, ...] = ()
     maps: Maps | None = None
 
@@ -185,6 +187,7 @@ def _stepwise(kept: Statistics) -> Iterator[_Draft]:
         dims = ("step", "layer", "group", *heads, "position")
         about = "attention received, mean over a group's queries"
         yield _Draft("received_by_group", dims, "float32", 0.0, about, short)
+    yield from _stepwise_no_key(kept)
     if kept.groups:
         yield _Draft("queries", ("step", "group"), "int32", 0, "number of queries in each group")
     yield from _RECORD
@@ -202,6 +205,17 @@ def _stepwise(kept: Statistics) -> Iterator[_Draft]:
         yield _Draft("removed", ("step", "quantity"), "float64", 0.0, about)
 
 
+def _stepwise_no_key(kept: Statistics) -> Iterator[_Draft]:
+    if not kept.no_key:
+        return
+    dims = ("step", "layer", "head")
+    yield _Draft("no_key", dims, "float32", NAN, "attention to no key (learned sinks), mean over the queries")
+    if kept.by_group is not None:
+        heads = ("head",) if kept.by_group == "heads" else ()
+        about = "attention to no key, mean over a group's queries"
+        yield _Draft("no_key_by_group", ("step", "layer", "group", *heads), "float32", 0.0, about)
+
+
 def _mapped(kept: Statistics) -> Iterator[_Draft]:
     if kept.maps is not None:
         dims = ("map_step", "map_layer", "map_head", "query", "position")
@@ -213,6 +227,8 @@ def _static(kept: Statistics) -> Iterator[_Draft]:
     if kept.final:
         about = "attention received when the finished sequence is passed once more, mean over the queries"
         yield _Draft("final_received", ("layer", "head", "position"), "float32", NAN, about)
+        if kept.no_key:
+            yield _Draft("final_no_key", _BY_HEAD, "float32", NAN, "attention to no key in that pass")
     if kept.kinds:
         yield from _OUTPUTS
 
@@ -232,7 +248,7 @@ def _known() -> dict[str, list[tuple[tuple[str, ...], str]]]:
     for way in ways:
         kept = Statistics(
             groups=("all",), by_group=way, norms=True, entropy=True, unconditional=True, final=True, kinds=True,
-            removed=("keys",), maps=maps,
+            no_key=True, removed=("keys",), maps=maps,
         )  # fmt: skip
         for draft in (*_stepwise(kept), *_mapped(kept), *_static(kept)):
             known.setdefault(draft.name, []).append((draft.dims, draft.dtype))

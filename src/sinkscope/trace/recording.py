@@ -194,6 +194,7 @@ class _Plan:
         return Statistics(
             groups=GROUPS,
             unconditional=isinstance(settings, Denoising) and settings.cfg_scale > 0,
+            no_key=self.run.model.shape.learned_sinks,
             removed=() if self.run.masking is None else MaskingStats.names(),
             **asked,
         )

@@ -42,6 +42,13 @@ def step_arrays(step: Step, number: int, seen: PassStatistics, row: BatchRow, ke
         assert seen.by_group is not None
         split = _keys(seen.by_group[:, row.number], width, row)  # (layer, group, head, position)
         arrays["received_by_group"] = _numpy(_mean(split) if kept.by_group == "mean" else split)
+    if kept.no_key:
+        assert seen.no_key is not None
+        arrays["no_key"] = _numpy(seen.no_key[:, row.number])
+    if kept.no_key and kept.by_group is not None:
+        assert seen.no_key_by_group is not None
+        to_none = seen.no_key_by_group[:, row.number]  # (layer, group, head)
+        arrays["no_key_by_group"] = _numpy(_mean(to_none.unsqueeze(-1))[..., 0] if kept.by_group == "mean" else to_none)
     if kept.norms:
         assert seen.key_norm is not None
         assert seen.value_norm is not None
@@ -64,6 +71,8 @@ def step_arrays(step: Step, number: int, seen: PassStatistics, row: BatchRow, ke
 def final_arrays(seen: PassStatistics) -> Arrays:
     """The variables of a finished sequence, passed whole and alone."""
     arrays = {"final_received": _numpy(seen.received[:, 0])}
+    if seen.no_key is not None:
+        arrays["final_no_key"] = _numpy(seen.no_key[:, 0])
     if seen.outputs is not None:
         arrays |= {f"final_{name}": _numpy(values[:, 0]) for name, values in vars(seen.outputs).items()}
     return arrays

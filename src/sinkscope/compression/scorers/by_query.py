@@ -252,7 +252,8 @@ def attention_of(
 ) -> torch.Tensor:
     """Mean attention (batch, head, key) float64 over the queries that are `counted` (batch, query).
 
-    A query of a causal model sees keys up to its own position.
+    A query of a causal model sees keys up to its own position. Soft caps and learned sinks of a model are left out, as
+    in the published scorers: this is attention among the keys by their plain scores.
     """
     groups = queries.shape[1] // cached.keys.shape[1]
     scores = grouped_scores(queries, cached.keys) * cached.scale

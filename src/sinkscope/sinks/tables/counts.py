@@ -10,6 +10,7 @@ existing position) cells. Lift is a frequency over the base rate.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -17,6 +18,7 @@ import xarray as xr
 from sinkscope.sinks.ar import GU_EPSILON
 from sinkscope.sinks.find import EPSILONS, count_non_sinks, layer_counts
 from sinkscope.sinks.lexicon import model_attributes
+from sinkscope.sinks.queries import no_key_from
 from sinkscope.sinks.rules import Excess, SinkRule
 from sinkscope.sinks.surroundings import class_counts, sink_cells, token_counts, top_cells, with_texts
 from sinkscope.sinks.tables.base import Table, View, Vocabulary, needs, per
@@ -61,21 +63,24 @@ def finish_means(sums: xr.Dataset, _: Vocabulary) -> xr.Dataset:
 
 
 def measure_overview(view: View) -> xr.Dataset:
-    keys = view.positions["keys"]
+    keys, no_key = view.positions["keys"], no_key_from(view.sample, view.group)
+    more: dict[str, Any] = {} if no_key is None else {"no_key": no_key.sum(), "no_key_of": no_key.notnull().sum()}
     return _tops(view, ()).assign(
         steps=keys.sizes["step"],
         steps_asked=(keys > 0).sum(),
         keys_by_step=keys.sum(),
         complete=int(view.sample.attrs.get("complete", True)),
+        **more,
     )
 
 
 def finish_overview(sums: xr.Dataset, vocabulary: Vocabulary) -> xr.Dataset:
     keys = per(sums["keys_by_step"], sums["steps_asked"])
+    more: dict[str, Any] = {"no_key": per(sums["no_key"], sums["no_key_of"])} if "no_key" in sums else {}
     return (
         finish_means(sums, vocabulary)
         .assign(sums[["steps", "steps_asked"]])
-        .assign(keys=keys, complete=sums["complete"])
+        .assign(keys=keys, complete=sums["complete"], **more)
     )
 
 
@@ -138,7 +143,8 @@ TABLES = [
         "overview",
         "per row (step, layer, head): sinks, their share of keys, whether any, strength of the top; strong: rows whose "
         "top receives more than .3; random, sharp: the same counts in attention without a preference; "
-        "steps asked: steps at which the queries had a row; keys: mean number; complete: finished samples",
+        "steps asked: steps at which the queries had a row; keys: mean number; complete: finished samples; no key: "
+        "of a model with learned sinks, the share of attention that goes to none",
         measure_overview,
         finish_overview,
     ),
