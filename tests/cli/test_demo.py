@@ -24,10 +24,9 @@ from sinkscope.families import load_model, packaged
 from sinkscope.lab.exporting import export
 from sinkscope.lab.networks import initial_network
 from sinkscope.lab.recipe import lab_recipe
-from sinkscope.sinks.whole_passes import whole_passes
 from sinkscope.trace import open_trace
 
-OBJECTIVES: tuple[Objective, ...] = ("next-token", "masked-diffusion", "adapted")
+OBJECTIVES = ("next-token", "masked-diffusion", "adapted")
 Done = tuple[dict[str, Any], str, Path]
 """The document, the screen and the folder."""
 

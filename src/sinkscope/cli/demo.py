@@ -122,7 +122,6 @@ class _Watched:
     @cached_property
     def head(self) -> tuple[int, int, float]:
         """Layer and head whose strongest key receives most, and how much: a mean over steps and texts."""
-        import numpy as np
 
         tops = [one.received.max("position").mean("step").values for one in self.passes]
         mean: Any = sum(tops) / len(tops)  # (layer, head)
