@@ -269,7 +269,7 @@ MISTAKES: dict[str, tuple[str, Rows]] = {
         ("--device abacus", "device='abacus' cannot be used here"),
         ("--set tokens=3", "tokens was given twice, as an option and by --set"),
         ("--set width", "--set takes FIELD=VALUE, got 'width'"),
-        ("--set width=wide", "--set width takes JSON, such as 0.02 or [32, 64], got 'wide'"),
+        ("--set width=wide", "--set width takes JSON, such as 0.02, [32, 64] or '\"text\"', got 'wide'"),
         ("--set 'width=\"wide\"'", "width got 'wide', wanted a whole number such as 192"),
         ("--set lengths=32", "lengths=32, wanted a list such as [32, 64, 128]"),
         ("--set matrix_rate=NaN", "matrix_rate must be above 0, got nan"),

@@ -1,6 +1,7 @@
 """Trainings of the laboratory: they learn, are reproducible, are kept on the grid; and what is said of them."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import torch
 
 from sinkscope.cli.main import run
 from sinkscope.errors import UserError
-from sinkscope.evaluation.chain_measures import BACK_COPY, RECALL, chains_of, first_symbol
+from sinkscope.evaluation.chain_measures import BACK_COPY, RECALL, first_symbol, learnt_chains
 from sinkscope.evaluation.conditions import KeysCondition
 from sinkscope.evaluation.inputs import Examples
 from sinkscope.evaluation.measures import find_measure
@@ -19,7 +20,7 @@ from sinkscope.families import Model, load_model
 from sinkscope.grids import Keeping
 from sinkscope.lab.measuring import HIDDEN, SHARES, LabMeasure, measure, passes
 from sinkscope.lab.recipe import LabRecipe, lab_recipe
-from sinkscope.lab.studies import STUDIES, findings, read_lab, recipes, run_lab
+from sinkscope.lab.studies import STUDIES, findings, read_lab, recipes, run_lab, verdicts
 from sinkscope.lab.training import train
 from sinkscope.language.chains import CHAIN_WORDS, Chains
 
@@ -72,7 +73,7 @@ def test_the_loss_that_is_measured_is_that_of_the_exported_network(kept: Path, o
     }
     cell = cells[objective, 0]
     model = load_model(kept / "models" / _folder(objective), dtype="float32", device="cpu")
-    assert chains_of(model) == cell.condition.chains
+    assert learnt_chains(model) == cell.condition.chains
     tokens = cell.condition.chains.sample(8, 32, torch.Generator().manual_seed(20_261_129))
     for one in passes(cell.condition, tokens):
         with torch.no_grad():
@@ -137,6 +138,13 @@ def test_a_figure_is_drawn_of_it(kept: Path, tmp_path: Path) -> None:
         (["--keep-models"], "--out"),
         (["--keep-models", "--vary", 'attention="gated"'], "gated"),
         (["--vary", "{nonsense"], "--vary"),
+        (["--vary", "{" + '"layers":[' * 4000], "--vary"),
+        (["--vary", "seed=7"], "--seeds"),
+        (["--set", 'objective="adapted"'], "--objective"),
+        (["--seeds", "18446744073709"], "seed"),
+        (["--vary", "layers=1000000000000"], "layers"),
+        (["--vary", "other_rate=1e38"], "other_rate"),
+        (["--vary", "sparsity=1e-9"], "sparsity"),
         (["--device", "abacus"], "abacus"),
     ],
 )
@@ -182,3 +190,39 @@ def test_writing_asks_for_a_model_of_chains(twin_folders: dict[str, Path]) -> No
 def test_the_recipe_of_an_exported_network_makes_it_again(kept: Path) -> None:
     stored = json.loads((kept / "models" / _folder("adapted") / "recipe.json").read_text())
     assert lab_recipe(stored) == lab_recipe({**LITTLE, "objective": "adapted"})
+
+
+def test_a_seed_counts_once_and_others_are_told_from_the_fewest_changes(tmp_path: Path) -> None:
+    given = [word for name, value in LITTLE.items() for word in ("--set", f"{name}={value}")]
+    lab = ["lab", *given, "--objective", "next-token", "--seeds", "0", "--out", str(tmp_path / "lab"), "--json"]
+    assert run([*lab, "--set", "registers=1", "--limit", "4"]) == 0
+    assert run([*lab, "--limit", "4", "--resume"]) == 0
+    assert run([*lab, "--limit", "6", "--resume"]) == 0  # the same training, measured on other contexts
+    found = findings(read_lab(tmp_path / "lab"))
+    assert [one.seeds for one in found] == [1, 1, 1]
+    assert found[0].recipe.registers == 0
+    [said] = verdicts(found)
+    assert "registers 1" in said.split(":")[0]
+
+
+def test_tasks_of_chains_refuse_a_model_of_other_chains(kept: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "other"
+    shutil.copytree(kept / "models" / _folder("next-token"), folder)
+    config = json.loads((folder / "config.json").read_text())
+    for chains, said in (
+        ({**config["sinkscope"]["chains"], "back": 1}, "back=1"),
+        ({**config["sinkscope"]["chains"], "documents": 2}, "2 walks"),
+        ({**config["sinkscope"]["chains"], "back": "2"}, "can't be"),
+        ({"back": 2}, "can't be"),
+    ):
+        (folder / "config.json").write_text(
+            json.dumps({**config, "sinkscope": {**config["sinkscope"], "chains": chains}})
+        )
+        with pytest.raises(UserError, match=said):
+            find_measure(BACK_COPY, MeasureOptions())(load_model(folder))
+
+
+@pytest.mark.parametrize("name", [BACK_COPY, RECALL])
+def test_prompts_that_are_too_short_for_a_trigger_are_refused(name: str) -> None:
+    with pytest.raises(UserError, match="allow more tokens"):
+        examples(find_task(name), 1, max_example_tokens=3)

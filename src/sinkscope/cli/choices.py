@@ -75,10 +75,11 @@ EVICTION_POINTS = {
 }
 WINDOW = 1000
 
-TASKS = (
+LITTLE = (
     "arithmetic-1", "arithmetic-2", "arithmetic-3", "passkey", "lookup", "tracking", "copy", "reverse", "sort",
-    "back-copy", "recall",
 )  # fmt: skip
+CHAIN_TASKS = ("back-copy", "recall")
+TASKS = (*LITTLE, *CHAIN_TASKS)
 MEASURES = (
     *TASKS, "chain-writing", "needle", "perplexity", "continuations", "infilling-RATIO", "likelihood-TASK",
     "lm-eval:TASK", "FILE",

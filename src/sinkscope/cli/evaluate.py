@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sinkscope.cli import console
-from sinkscope.cli.choices import MAX_EXAMPLE_TOKENS, TASKS, check_names
+from sinkscope.cli.choices import CHAIN_TASKS, LITTLE, MAX_EXAMPLE_TOKENS, TASKS, check_names
 from sinkscope.cli.console import origin
 from sinkscope.cli.groups import add_command
 from sinkscope.cli.options import (
@@ -40,7 +40,10 @@ def _evaluate(
     model_name: ModelName,
     task: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME,...", help=f"{', '.join(TASKS)}, all of the little language; all if left out."),
+        typer.Option(
+            metavar="NAME,...",
+            help=f"{', '.join(TASKS)}, its own language's if left out.",
+        ),
     ] = None,
     limit: Examples = 1000,
     seed: Seed = 0,
@@ -56,12 +59,13 @@ def _evaluate(
     as_json: Json = False,
 ) -> None:
     """Score a model on tasks with exact answers."""
-    asked = names("--task", task) or TASKS
+    asked = names("--task", task)
     check_names("task", asked, TASKS)  # before a model is loaded for nothing
     from sinkscope.evaluation import find_task, plan_evaluation
+    from sinkscope.evaluation.chain_measures import learnt_chains
 
-    tasks = [find_task(name) for name in asked]
     model = open_model(model_name, dtype, device, revision, mask_token_id, attention_block_length)
+    tasks = [find_task(name) for name in asked or (CHAIN_TASKS if learnt_chains(model) else LITTLE)]
     plans = [
         plan_evaluation(model, one, n=limit, seed=seed, max_example_tokens=max_example_tokens, batch_size=batch_size)
         for one in tasks

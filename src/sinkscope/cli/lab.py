@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from sinkscope.lab.studies import LabCell
 
 
+_LONGEST_NAME = 200
+"""Bytes of a folder's name; file systems take 255."""
+
+
 def add_to(app: typer.Typer) -> None:
     """Add the command."""
     add_command(app, "lab", _lab)
@@ -68,13 +72,11 @@ class LabOptions(OptionGroup):
 
 def _change(text: str) -> dict[str, Any]:
     """Fields of one change. Raises `UserError` for text that is neither FIELD=JSON nor an object."""
-    if not text.startswith("{"):
-        return given_fields([text])
     try:
-        found: dict[str, Any] = json.loads(text)
-    except ValueError as error:
-        raise UserError(f"--vary takes FIELD=JSON or an object, got {text!r}") from error
-    return found
+        found = json.loads(text) if text.startswith("{") else given_fields([text], option="--vary")
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"--vary takes FIELD=JSON or an object, got {text[:60]!r}") from error
+    return dict(found)
 
 
 def _lab(
@@ -123,7 +125,13 @@ def _models(out: Path | None, asked: list[LabRecipe]) -> dict[LabRecipe, Path]:
         raise UserError("--keep-models needs --out, the folder that they are written into")
     for one in asked:
         check_exportable(one)
-    return {one: out / "models" / _folder(one) for one in asked}
+    folders = {one: out / "models" / _folder(one) for one in asked}
+    for folder in folders.values():
+        if len(folder.name.encode()) > _LONGEST_NAME:
+            raise UserError(
+                f"{folder.name[:60]}... is too long a name for a folder; change fewer fields, or keep no models"
+            )
+    return folders
 
 
 def _keeper(models: dict[LabRecipe, Path]) -> Callable[[LabRecipe, LabNetwork], None] | None:

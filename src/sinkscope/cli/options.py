@@ -319,7 +319,7 @@ class KeepingOptions(OptionGroup):
         return told_at_interrupt(lambda: f"cells that had ended are kept in {self.out}: go on with --resume")
 
 
-def given_fields(given: Sequence[str] | None, **options: Any) -> dict[str, Any]:
+def given_fields(given: Sequence[str] | None, *, option: str = "--set", **options: Any) -> dict[str, Any]:
     """Fields of a recipe: those that options of their own set, and those of `--set FIELD=JSON`, by name.
 
     Raises `UserError` for what is no such field, and for one that is given both ways.
@@ -328,13 +328,15 @@ def given_fields(given: Sequence[str] | None, **options: Any) -> dict[str, Any]:
     for text in given or ():
         name, sign, value = text.partition("=")
         if not sign:
-            raise UserError(f"--set takes FIELD=VALUE, got {text!r}")
+            raise UserError(f"{option} takes FIELD=VALUE, got {text!r}")
         if name in options and options[name] is not None:
-            raise UserError(f"{name} was given twice, as an option and by --set")
+            raise UserError(f"{name} was given twice, as an option and by {option}")
         try:
             changes[name] = json.loads(value)
         except (ValueError, RecursionError) as error:
-            raise UserError(f"--set {name} takes JSON, such as 0.02 or [32, 64], got {value!r}") from error
+            raise UserError(
+                f"{option} {name} takes JSON, such as 0.02, [32, 64] or '\"text\"', got {value!r}"
+            ) from error
     return changes
 
 

@@ -98,6 +98,7 @@ class BoundedAnswerNats(AnswerNats):
 def make_likelihood(model: Model, task: Task, options: MeasureOptions) -> AnswerNats:
     """The right answers to a task's examples, encoded as what goes on after its prompts."""
     asked = options.examples
+    task.check(model)
     drawn = examples(task, min(asked.n, task.size or asked.n), asked.seed, asked.max_example_tokens)
     prompts = encode_prompts(model, [one.prompt for one in drawn])
     answers = encode_prompts(model, [f" {one.answer.strip()}" for one in drawn], continuing=True)

@@ -158,7 +158,7 @@ def plan_evaluation(
     """
     task = find_task(task) if isinstance(task, str) else task
     check_count("batch_size", batch_size)
-    _check_tokenizer(model, task.name)
+    _check_asked(model, task)
     drawn = examples(task, n, seed, max_example_tokens)
     settings = settings or task_settings(model, task)
     prefix = prefix_of(compression)
@@ -340,7 +340,7 @@ def lay_out_answers(
     a context where it is to be compressed alone; and for what does not fit the model.
     """
     point = options.point(model, POINTS)
-    _check_tokenizer(model, task.name)
+    _check_asked(model, task)
     questions = tuple(_questions(model, examples))
     if point == "context":
         check_has_context(task.name, [one.context for one in questions])
@@ -372,9 +372,10 @@ def check_has_context(task: str, contexts: Sequence[Sized]) -> None:
         )
 
 
-def _check_tokenizer(model: Model, task: str) -> None:
+def _check_asked(model: Model, task: Task) -> None:
     if model.tokenizer is None:
-        raise UserError(f"{model.name} has no tokenizer, and the task {task} is text; add one to its folder")
+        raise UserError(f"{model.name} has no tokenizer, and the task {task.name} is text; add one to its folder")
+    task.check(model)
 
 
 def _decoding(model: Model, task: Task, options: MeasureOptions) -> Settings:

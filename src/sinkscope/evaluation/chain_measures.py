@@ -21,7 +21,7 @@ import torch
 from sinkscope.decoding import Decoding, Denoising, default_settings
 from sinkscope.decoding.protocols import MaskingStats, added
 from sinkscope.decoding.settings import Settings
-from sinkscope.errors import UserError
+from sinkscope.errors import UserError, refusing
 from sinkscope.evaluation.cache_stats import Meter
 from sinkscope.evaluation.conditions import POINTS, KeysCondition
 from sinkscope.evaluation.eviction_points import Question, answering
@@ -34,14 +34,55 @@ from sinkscope.language.chains import CHAIN_WORDS, Chains
 BACK_COPY, RECALL, WRITING = "back-copy", "recall", "chain-writing"
 PROMPT, WRITTEN = 6, 26
 """Tokens of `chain-writing`, `<bos>` among the prompt's."""
+_SHORTEST = 8
 _LONGEST = 28
 """Tokens of a prompt of the exact tasks: with four more the contexts of the training are full."""
+
+
+def learnt_chains(model: Model) -> Chains | None:
+    """The chains that a model learnt; None for one that learnt none. Raises `UserError` for chains that can't be."""
+    told = getattr(model.network.config, "sinkscope", None) or {}
+    if not isinstance(told, dict) or told.get("chains") is None:
+        return None
+    with refusing(f"{model.name}: config.json tells of chains that can't be", "write the folder anew"):
+        stored, wanted = dict(told["chains"]), asdict(Chains())
+        if stored.keys() != wanted.keys():
+            raise ValueError(f"the fields {', '.join(wanted)} were wanted")
+        return Chains(**{name: _typed(name, value, wanted[name]) for name, value in stored.items()})
+
+
+def _typed(name: str, value: object, like: object) -> Any:
+    """A number as the settings have it. Raises `ValueError` for one of another kind."""
+    if type(value) is not type(like) and not (type(like) is float and type(value) is int):
+        raise ValueError(f"{name} is {value!r}")
+    return value
+
+
+def chains_of(model: Model, asked: str) -> Chains:
+    """The chains that a model learnt. Raises `UserError` for one that learnt none, or several in a context."""
+    found = learnt_chains(model)
+    if found is None:
+        raise UserError(
+            f"{model.name} has learnt no chains, and {asked} is about them: name chain-ar, chain-dlm, chain-adapted or "
+            "a network of `sinkscope lab --keep-models`"
+        )
+    if found.documents > 1:
+        raise UserError(f"{model.name} learnt contexts of {found.documents} walks, and {asked} is about one")
+    return found
+
+
+def _check_default(model: Model, task: str) -> None:
+    found = chains_of(model, task)
+    own, usual = asdict(found), asdict(Chains())
+    other = [f"{name}={own[name]} (asked about: {usual[name]})" for name in own if own[name] != usual[name]]
+    if other:
+        raise UserError(f"{model.name} learnt other chains than the task {task} asks about: {', '.join(other)}")
 
 
 def _asked(which: int, random: Random, room: int) -> Iterator[Example]:
     """Contexts up to a trigger of one kind whose next symbol follows from them. which: 0 back-copy, 1 recall."""
     chains, longest = Chains(), min(room, _LONGEST)
-    while True:
+    while longest >= _SHORTEST:
         tokens = chains.sample(64, longest + 1, torch.Generator().manual_seed(random.getrandbits(32)))
         acts = chains.triggers(tokens)[which]
         certain = chains.log_likelihood(tokens).exp() > 1 - 2 * chains.noise
@@ -72,19 +113,9 @@ for _number, (_name, _summary) in enumerate(
             gen_length=4,
             stream=lambda random, room, which=_number: _asked(which, random, room),  # type: ignore[misc]
             is_right=first_symbol,
+            check=lambda model, task=_name: _check_default(model, task),  # type: ignore[misc]
         ),
     )
-
-
-def chains_of(model: Model) -> Chains:
-    """The chains that a model learnt. Raises `UserError` for one that learnt none."""
-    told = getattr(model.network.config, "sinkscope", None) or {}
-    if not isinstance(told, dict) or told.get("chains") is None:
-        raise UserError(
-            f"{model.name} has learnt no chains, and {WRITING} is about them: name chain-ar, chain-dlm, chain-adapted "
-            "or a network of `sinkscope lab --keep-models`"
-        )
-    return Chains(**told["chains"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +167,7 @@ class ChainWriting(KeysMeasure):
 
 def make_writing(model: Model, options: MeasureOptions) -> ChainWriting:
     """Prompts of held-out contexts. Raises `UserError` for a model that learnt no chains."""
-    chains, asked = chains_of(model), options.examples
+    chains, asked = chains_of(model, WRITING), options.examples
     generator = torch.Generator().manual_seed(_HELD_OUT + asked.seed)
     prompts = chains.sample(asked.n, PROMPT, generator)
     laid = ChainWriting(

@@ -28,6 +28,7 @@ from typing import Any
 
 from sinkscope.discovery import Names
 from sinkscope.errors import UserError
+from sinkscope.families import Model
 from sinkscope.files import parse_json, read_regular
 from sinkscope.language import MAKERS, prompt_text
 from sinkscope.language.problems import Maker, draw
@@ -71,6 +72,8 @@ class Task:
     is_right: AnswerCheck
     size: int | None = None
     """Number of examples, where the stream ends."""
+    check: Callable[[Model], None] = lambda _: None
+    """Raises `UserError` for a model that the questions make no sense to."""
 
 
 def exact(expected: str, got: str) -> bool:

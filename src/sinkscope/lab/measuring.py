@@ -102,7 +102,7 @@ class LabMeasure:
         return self.n
 
     def settings(self) -> dict[str, Any]:
-        return {"task": self.task, "n": self.n, "shares": list(SHARES), "held_out": _HELD_OUT}
+        return {"task": self.task, "n": self.n, "shares": list(SHARES), "held_out": _HELD_OUT, "device": self.device}
 
     def check(self, condition: LabRecipe) -> None:
         """Nothing that a recipe does not refuse itself."""

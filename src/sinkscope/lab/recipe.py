@@ -15,6 +15,12 @@ Positions = Literal["rotary", "learned", "none"]
 AttentionForm = Literal["softmax", "softmax-off-by-one", "learned-sink", "key-value-bias", "gated", "sigmoid"]
 Registers = Literal["see-all", "see-themselves"]
 _MOST_LENGTH = 1024
+_MOST = {
+    "layers": 64, "heads": 256, "width": 8192, "registers": 256, "steps": 10**7, "adapted_steps": 10**7, "rows": 65536,
+    "warm_up": 10**7, "documents": 128, "seed": 2**32 - 1, "matrix_rate": 10.0, "other_rate": 10.0,
+    "adapted_rate": 10.0, "weight_decay": 100.0,
+}  # fmt: skip
+"""What is larger is a slip of the hand: it would fill memory, or no training would end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +69,9 @@ class LabRecipe:
         counts = ("length", "layers", "heads", "width", "steps", "adapted_steps", "rows", "documents")
         positive = ("matrix_rate", "other_rate", "adapted_rate", "sparsity", "share")
         check_numbers(self, counts=counts, positive=positive, others=("weight_decay", "warm_up", "registers", "seed"))
+        for name, most in _MOST.items():
+            if getattr(self, name) > most:
+                raise UserError(f"{name} must be at most {most}")
         for name, kind in _CHOICES.items():
             check_choice(name, getattr(self, name), get_args(kind))
         if self.width % (2 * self.heads):

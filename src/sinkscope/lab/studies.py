@@ -77,6 +77,9 @@ def recipes(
         raise UserError(f"unknown study {unknown[0]!r}; choose from {', '.join(STUDIES)}")
     shared = lab_recipe(dict(base or {}))
     changes: list[Changes] = [{}, *(change for name in studies for change in STUDIES[name]), *vary]
+    own = [name for change in (base or {}, *changes) for name in change if name in ("objective", "seed")]
+    if own:
+        raise UserError(f"{own[0]} has an option of its own (--objective, --seeds), and is no field to set or vary")
     found = [
         lab_recipe({**shared.to_dict(), **change, "objective": objective, "seed": seed})
         for objective in objectives
@@ -118,15 +121,20 @@ class Finding:
     where: str
     """The pass: "text", or the share of the symbols that is masked."""
     seeds: int
+    experiment: str
+    """What it was measured on and by, the same for the same."""
     values: Mapping[str, Spread]
     """What was measured, by name; what not every seed has is left out."""
 
 
 def findings(cells: Sequence[LabCell]) -> list[Finding]:
-    """One for every recipe and pass, in the order of the cells."""
-    groups: dict[LabRecipe, list[LabCell]] = {}
-    for cell in cells:
-        groups.setdefault(replace(cell.condition, seed=0), []).append(cell)
+    """One for every recipe and pass; recipes with fewer changes first, so that what others are told from stands first.
+
+    Cells of other held-out contexts or other versions stand apart: a seed counts once.
+    """
+    groups: dict[tuple[str, LabRecipe], list[LabCell]] = {}
+    for cell in sorted(cells, key=lambda one: (OBJECTIVES.index(one.condition.objective), len(one.condition.changes))):
+        groups.setdefault((cell.experiment, replace(cell.condition, seed=0)), []).append(cell)
     found = []
     for some in groups.values():
         for where in [name for name, stats in some[0].stats.items() if isinstance(stats, dict)]:
@@ -136,7 +144,7 @@ def findings(cells: Sequence[LabCell]) -> list[Finding]:
                 for name in measured[0]
                 if all(one.get(name) is not None for one in measured)
             }
-            found.append(Finding(some[0].model, some[0].condition, where, len(some), values))
+            found.append(Finding(some[0].model, some[0].condition, where, len(some), some[0].experiment, values))
     return found
 
 
@@ -166,10 +174,10 @@ def _flat(cell: LabCell, where: str) -> dict[str, float]:
 
 
 def verdicts(found: Sequence[Finding]) -> list[str]:
-    """A sentence a recipe other than the first of its objective: what became of the sink and of the loss."""
+    """A sentence a recipe other than the one with the fewest changes: what became of the sink and of the loss."""
     said, first = [], dict[tuple[str, str], Finding]()
     for one in found:
-        default = first.setdefault((one.objective, one.where), one)
+        default = first.setdefault((one.experiment, one.where), one)
         if default is one:
             continue
         strong, before = one.values["strongest_received"], default.values["strongest_received"]

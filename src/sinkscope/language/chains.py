@@ -38,6 +38,8 @@ BOS_ID, MASK_ID = 0, 1
 _FIRST = len(SPECIAL)
 """Id of the first symbol."""
 _SYMBOLS = len(_LETTERS) + len(_TRIGGERS)
+_LEAST_SPARSITY, _MOST_SPARSITY = 0.01, 100.0
+"""Below, every weight of a row may be too small for a number."""
 _TRIGGER = _FIRST + len(_LETTERS)
 """Id of the first trigger."""
 
@@ -68,8 +70,8 @@ class Chains:
             raise UserError(
                 f"back={self.back} and recall={self.recall} must be at least 0 and together at most {len(_TRIGGERS)}"
             )
-        if not 0 < self.sparsity < float("inf"):
-            raise UserError(f"sparsity must be above 0, got {self.sparsity}")
+        if not _LEAST_SPARSITY <= self.sparsity <= _MOST_SPARSITY:
+            raise UserError(f"sparsity must lie between {_LEAST_SPARSITY} and {_MOST_SPARSITY:g}, got {self.sparsity}")
         for name in ("share", "noise"):
             if not 0 < getattr(self, name) < 1:
                 raise UserError(f"{name} must lie between 0 and 1, got {getattr(self, name)}")
