@@ -66,7 +66,7 @@ MISTAKES: dict[str, tuple[str, Rows]] = {
         ("--steps 5", "steps 5 is not divisible by the number of blocks (2)"),
         ("--gen-length 252 --block-length 2", "make 259, the context is 256"),
         ("--gen-length 0", "holds no mask to fill"),
-        ("--schedule fast", "unknown schedule 'fast': use one of blocks, dream"),
+        ("--schedule fast", "unknown schedule 'fast': use one of blocks, shares, linear, dream"),
         ("--confidence sure", "unknown confidence 'sure': use one of"),
         ("--cache triple", "unknown cache 'triple': use one of prefix, dual"),
         ("--threshold 0.5 --confidence entropy", "threshold compares probabilities"),
