@@ -56,9 +56,10 @@ def listening(model: Model, monkeypatch: pytest.MonkeyPatch) -> Iterator[Listene
     """Note every block cache and every call of the network."""
     heard = Listener()
 
-    def made(*args: Any) -> BlockCache:
-        heard.caches.append(BlockCache(*args))
-        return heard.caches[-1]
+    class Noted(BlockCache):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            heard.caches.append(self)
 
     def called(_: torch.nn.Module, __: object, given: dict[str, Any], output: Any) -> None:
         # The tokens are a view of the canvas, which the loop fills on.
@@ -66,7 +67,7 @@ def listening(model: Model, monkeypatch: pytest.MonkeyPatch) -> Iterator[Listene
 
     hook = model.network.register_forward_hook(called, with_kwargs=True)
     with monkeypatch.context() as patch:
-        patch.setattr("sinkscope.decoding.denoising.BlockCache", made)
+        patch.setattr("sinkscope.decoding.denoising.BlockCache", Noted)
         try:
             yield heard
         finally:

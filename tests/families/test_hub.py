@@ -82,7 +82,10 @@ def test_adapters_are_refused(cache: Path, fixtures: Path, tmp_path: Path) -> No
     ("name", "reason"),
     [
         ("someone/other", "the hub cannot be reached"),
-        ("rxnmaper", r"not a packaged model \(twin-ar, twin-dlm, twin-adapted, smollm2-135m, rxnmapper\)"),
+        (
+            "rxnmaper",
+            r"not a packaged model \(twin-ar, twin-dlm, twin-adapted, chain-ar, chain-dlm, chain-adapted, smollm2-135m, rxnmapper\)",
+        ),
         ("some one/bad name", "possible name on the hub"),
         ("/no/folder", "no such folder"),
         ("./relative", "no such folder"),

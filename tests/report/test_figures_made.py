@@ -22,8 +22,10 @@ TRACED = {
 }  # fmt: skip
 NORMED = {"key-norms", "key-norm-heads", "key-norm-steps"}
 """Of traces with key norms."""
-DROPPED = {"compression", "needle"}
+DROPPED = {"compression", "needle", "threshold"}
 """Of comparisons of compressed caches."""
+OTHERS = {"sink-kinds", "lab"}
+"""Of traces with kinds of sinks, and of a laboratory."""
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +51,7 @@ def test_all_that_the_inputs_allow_is_made(traces: Path, tmp_path: Path) -> None
     assert made.files == {name: tmp_path / "a" / "b" / f"{name}.svg" for name in sorted(TRACED | {"training"})}
     assert {file.name for file in (tmp_path / "a" / "b").iterdir()} == {f"{name}.svg" for name in made.files}
     assert made.left_out.pop("ablation") == "no ablation was given (--ablation FOLDER)"
-    assert set(made.left_out) == NORMED | DROPPED
+    assert set(made.left_out) == NORMED | DROPPED | OTHERS
     assert all("no key norms" in made.left_out[name] for name in NORMED)
     assert "--compression FOLDER" in made.left_out["compression"]
     assert "--task needle" in made.left_out["needle"]
@@ -180,7 +182,7 @@ def test_a_new_figure_is_found_by_its_name(tmp_path: Path) -> None:
 
 
 def test_every_figure_is_named_and_explained() -> None:
-    assert set(figures.FIGURES) == TRACED | NORMED | DROPPED | {"ablation", "training"}
+    assert set(figures.FIGURES) == TRACED | NORMED | DROPPED | OTHERS | {"ablation", "training"}
     for name, kind in figures.FIGURES.items():
         assert kind.name == name
         assert kind.about[0].islower() and not kind.about.endswith(".")

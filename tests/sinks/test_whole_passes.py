@@ -1,5 +1,6 @@
 """Whole passes at every step, against eager attention of each step's text; the strongest key, and what is chance."""
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from sinkscope.trace import record
 
 def eager_maps(model: Model, tokens: list[int]) -> np.ndarray:
     """(layer, head, query, position) of one text in transformers' own eager attention, float64."""
-    network: Any = type(model.network)(model.network.config)
+    network: Any = type(model.network)(copy.deepcopy(model.network.config))
     network.load_state_dict(model.network.state_dict())
     network = network.double().train(False)
     network.set_attn_implementation("eager")
