@@ -116,7 +116,6 @@ def test_an_attention_function_that_is_changed_later() -> None:
     model = load_tiny("llada-tiny", "float32")
     steps = ss.denoise(model, PROMPTS, BLOCKS, compression=Compress())
     model.network.set_attn_implementation("sdpa")
-    next(steps)
     with pytest.raises(UserError, match="does not go through sinkscope's attention function"):
         next(steps)
 
