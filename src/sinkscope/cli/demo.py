@@ -9,7 +9,6 @@ each step, so that models of both kinds are compared alike. Every word of the se
 
 from __future__ import annotations
 
-import json
 import webbrowser
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -209,15 +208,14 @@ def _chain_work(model: Model) -> tuple[list[Prompt], Settings]:
     import torch
 
     from sinkscope.decoding import Decoding, Denoising
-    from sinkscope.families.packaged import find_packaged
-    from sinkscope.lab.exporting import RECIPE
-    from sinkscope.lab.recipe import lab_recipe
+    from sinkscope.evaluation.chain_measures import chains_of
     from sinkscope.trace import Prompt
 
-    recipe = lab_recipe(json.loads((find_packaged(model.name) / RECIPE).read_text(encoding="utf-8")))
-    texts = recipe.chains.sample(BEGINNINGS, recipe.length, torch.Generator().manual_seed(SEED))
+    chains, length = chains_of(model, "the demo"), model.family.trained_length
+    assert length is not None
+    texts = chains.sample(BEGINNINGS, length, torch.Generator().manual_seed(SEED))
     prompts = [Prompt(f"text-{number}", text[:GIVEN].tolist()) for number, text in enumerate(texts)]
-    count = recipe.length - GIVEN
+    count = length - GIVEN
     if not model.family.bidirectional:
         return prompts, Decoding(max_new_tokens=count, temperature=1.0)
     return prompts, Denoising(gen_length=count, block_length=None, steps=None, temperature=1.0)

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from dataclasses import asdict
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
-
-import torch
-from safetensors.torch import save_file
 
 from sinkscope.errors import UserError, refusing
 from sinkscope.lab.networks import LabNetwork, configuration
 from sinkscope.lab.recipe import LabRecipe
 from sinkscope.language.chains import MASK_ID, chain_tokenizer
+from sinkscope.training.export import write_stock_folder
 
 RECIPE = "recipe.json"
 _INSIDE = "llama."
@@ -37,22 +32,10 @@ def export(network: LabNetwork, recipe: LabRecipe, folder: Path) -> None:
     of `check_exportable`.
     """
     check_exportable(recipe)
-    unfinished = folder.with_name(folder.name + ".unfinished")
+    weights = {name.removeprefix(_INSIDE): weight for name, weight in network.state_dict().items()}
+    documents = {"config.json": _stored(recipe), RECIPE: recipe.to_dict()}
     with refusing(f"{folder} can't be written", "choose another folder"):
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
-        weights = {
-            name.removeprefix(_INSIDE): weight.detach().to("cpu", torch.float16).contiguous()
-            for name, weight in network.state_dict().items()
-        }
-        save_file(weights, unfinished / "model.safetensors", metadata={"format": "pt"})
-        for name, told in (("config.json", _stored(recipe)), (RECIPE, recipe.to_dict())):
-            (unfinished / name).write_text(json.dumps(told, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-        with TemporaryDirectory() as made:  # the tokenizer's own writer has no class of errors for a full disk
-            chain_tokenizer().save_pretrained(made)
-            shutil.copytree(made, unfinished, dirs_exist_ok=True)
-        shutil.rmtree(folder, ignore_errors=True)
-        unfinished.rename(folder)
+        write_stock_folder(folder, weights, documents, chain_tokenizer())
 
 
 def _stored(recipe: LabRecipe) -> dict[str, Any]:

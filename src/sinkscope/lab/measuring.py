@@ -31,6 +31,7 @@ from sinkscope.lab.recipe import LabRecipe
 from sinkscope.lab.training import train
 from sinkscope.language.chains import MASK_ID, SPECIAL
 from sinkscope.sinks.ar import GU_EPSILON
+from sinkscope.training.objectives import shifted
 
 SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Of the symbols, masked in the passes of a bidirectional network."""
@@ -60,7 +61,7 @@ class WholePass:
         """(row, position) nats, 0 where nothing is wanted."""
         logits = network(self.fed).float()
         if self.shift:
-            logits = torch.cat([logits[:, :1], logits[:, :-1]], 1)
+            logits = shifted(logits)
         found = cross_entropy(logits.flatten(0, 1), self.tokens.flatten(), reduction="none").view(self.tokens.shape)
         return found * self.wanted
 

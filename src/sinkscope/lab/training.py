@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from sinkscope.lab.networks import LabNetwork, initial_network
 from sinkscope.lab.recipe import LabRecipe
 from sinkscope.language.chains import MASK_ID, SPECIAL
 from sinkscope.training.objectives import Batch, masked_diffusion_loss, next_token_loss, put_masks
-from sinkscope.training.optimizers import Stepper, accelerator_on, optimizer_pair, prepare
+from sinkscope.training.optimizers import Stepper, accelerator_on, optimizers, prepare
 
 StepObserver = Callable[[int, int, float], None]
 """Told after every step: steps done, steps in all, loss."""
@@ -61,16 +62,9 @@ def _run(
 
 
 def _stepper(network: LabNetwork, recipe: LabRecipe, objective: str, device: str) -> Stepper:
-    weights = dict(network.named_parameters())
-    matrices = {name for name, weight in weights.items() if weight.ndim == 2 and ".layers." in name}
-    rates = recipe.matrix_rate, recipe.other_rate
     if objective == "adapted":
-        rates = recipe.adapted_rate, recipe.adapted_rate
-    made = optimizer_pair(
-        [weights[name] for name in weights if name in matrices],
-        [weights[name] for name in weights if name not in matrices],
-        recipe.matrix_optimizer, rates, recipe.weight_decay,
-    )  # fmt: skip
+        recipe = replace(recipe, matrix_rate=recipe.adapted_rate, other_rate=recipe.adapted_rate)
+    made = optimizers(network, recipe)
     schedules = [LambdaLR(one, lambda step: min(1.0, (step + 1) / max(1, recipe.warm_up))) for one in made]
     return prepare(accelerator_on(parse_device(device)), network, made, schedules, largest_norm=1.0, checkpoint=None)
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from transformers import LlamaConfig, LlamaForCausalLM
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from sinkscope.errors import refusing
 from sinkscope.evaluation import Score
@@ -62,19 +63,28 @@ def stored_configuration(recipe: Recipe, kind: Kind) -> dict[str, Any]:
 
 def export(network: LlamaForCausalLM, recipe: Recipe, kind: Kind, folder: Path) -> None:
     """Write the folder, whole or not at all; one of the same name is replaced."""
+    weights = network.state_dict()
+    del weights["lm_head.weight"]  # tied to the embedding
+    write_stock_folder(folder, weights, {"config.json": stored_configuration(recipe, kind)}, little_tokenizer())
+
+
+def write_stock_folder(
+    folder: Path,
+    weights: Mapping[str, Tensor],
+    documents: Mapping[str, Mapping[str, Any]],
+    tokenizer: PreTrainedTokenizerFast,
+) -> None:
+    """Write weights in half precision, JSON documents by file name, and the tokenizer, whole or not at all; a folder of
+    the same name is replaced."""
     unfinished = folder.with_name(folder.name + ".unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
-    weights = {
-        name: weight.detach().to("cpu", torch.float16).contiguous()
-        for name, weight in network.state_dict().items()
-        if name != "lm_head.weight"  # tied to the embedding
-    }
-    save_file(weights, unfinished / "model.safetensors", metadata={"format": "pt"})
-    text = json.dumps(stored_configuration(recipe, kind), indent=2, sort_keys=True)
-    (unfinished / "config.json").write_text(text + "\n", encoding="utf-8")
+    halved = {name: weight.detach().to("cpu", torch.float16).contiguous() for name, weight in weights.items()}
+    save_file(halved, unfinished / "model.safetensors", metadata={"format": "pt"})
+    for name, told in documents.items():
+        (unfinished / name).write_text(json.dumps(told, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     with TemporaryDirectory() as made:  # the tokenizer's own writer has no class of errors for a full disk
-        little_tokenizer().save_pretrained(made)
+        tokenizer.save_pretrained(made)
         shutil.copytree(made, unfinished, dirs_exist_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
     unfinished.rename(folder)

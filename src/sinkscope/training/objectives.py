@@ -71,6 +71,11 @@ def next_token_loss(logits: Tensor, tokens: Tensor) -> Tensor:
     return cross_entropy(logits[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten())
 
 
+def shifted(logits: Tensor) -> Tensor:
+    """Logits (document, position, word) whose row i-1 predicts position i, moved to what they predict; row 0 stays."""
+    return torch.cat([logits[:, :1], logits[:, :-1]], 1)
+
+
 def put_masks(batch: Batch, answers_only: float, generator: torch.Generator, *, mask: int | None = None) -> Masked:
     """Mask a batch: t drawn low-discrepancy over its rows ((i + u) / rows, shuffled), answers only in a share of them.
 
@@ -91,6 +96,6 @@ def put_masks(batch: Batch, answers_only: float, generator: torch.Generator, *, 
 def masked_diffusion_loss(logits: Tensor, tokens: Tensor, masks: Masked, *, logit_shift: bool) -> Tensor:
     """The weighted cross-entropy of the masked tokens, a mean over documents; logits (document, position, word)."""
     if logit_shift:
-        logits = torch.cat([logits[:, :1], logits[:, :-1]], 1)
+        logits = shifted(logits)
     losses = cross_entropy(logits[masks.masked].float(), tokens[masks.masked], reduction="none")
     return (losses * masks.weight[masks.masked]).sum() / len(tokens)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from accelerate import Accelerator
@@ -21,7 +21,7 @@ from torch.optim import AdamW, Muon, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from sinkscope.errors import UserError
-from sinkscope.training.recipe import Precision, Recipe
+from sinkscope.training.recipe import MatrixOptimizer, Precision
 
 
 def accelerator_on(device: torch.device, precision: Precision = "float32") -> Accelerator:
@@ -85,7 +85,27 @@ def prepare(
     return Stepper(accelerator, prepared, optimizers, rates, largest_norm)
 
 
-def optimizers(network: nn.Module, recipe: Recipe) -> tuple[Optimizer, Optimizer]:
+class OptimizerRecipe(Protocol):
+    """How a network is optimised, whatever it learns."""
+
+    @property
+    def matrix_optimizer(self) -> MatrixOptimizer:
+        """Of the layers' matrices."""
+
+    @property
+    def matrix_rate(self) -> float:
+        """Their learning rate."""
+
+    @property
+    def other_rate(self) -> float:
+        """Of AdamW for the rest."""
+
+    @property
+    def weight_decay(self) -> float:
+        """Of both."""
+
+
+def optimizers(network: nn.Module, recipe: OptimizerRecipe) -> tuple[Optimizer, Optimizer]:
     """The recipe's optimizer of the layers' matrices, and AdamW for the rest; together over all weights."""
     weights = dict(network.named_parameters())
     matrices = {name: weight for name, weight in weights.items() if weight.ndim == 2 and ".layers." in name}
