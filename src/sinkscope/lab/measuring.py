@@ -176,7 +176,7 @@ def _of_pass(
         "strongest_place": float(places.clamp(min=0).float().mean()),
         **_asked_by(recipe, one, maps, first),
         **_norms(maps, strongest),
-        "hidden": _hiding(network, recipe, one, alpha, strongest),
+        "hidden": _hiding(network, recipe, one, losses, alpha, strongest),
     }
 
 
@@ -218,7 +218,7 @@ def _norms(maps: LayerMaps, strongest: list[Tensor]) -> dict[str, float]:
 
 
 def _hiding(
-    network: LabNetwork, recipe: LabRecipe, one: WholePass, alpha: list[Tensor], strongest: list[Tensor]
+    network: LabNetwork, recipe: LabRecipe, one: WholePass, plain: Tensor, alpha: list[Tensor], strongest: list[Tensor]
 ) -> dict[str, Any]:
     """Losses, nats a token, by what is hidden; of all tokens, of those that a trigger decides and of the others."""
     decided = torch.zeros_like(one.wanted)
@@ -230,8 +230,10 @@ def _hiding(
     found: dict[str, Any] = {}
     for name in HIDDEN:
         cuts = [_hidden(name, layer, at, draw) for layer, at, draw in zip(alpha, strongest, noise, strict=True)]
-        with network.cutting(cuts):
-            losses = one.losses(network)
+        losses = plain
+        if name != PLAIN:
+            with network.cutting(cuts):
+                losses = one.losses(network)
         removed = torch.stack([(layer * cut).sum(-1).mean() for layer, cut in zip(alpha, cuts, strict=True)])
         found[name] = {
             **{part: float(losses[where].mean()) if bool(where.any()) else None for part, where in parts.items()},
