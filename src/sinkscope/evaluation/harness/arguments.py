@@ -220,8 +220,8 @@ class Preset:
 
     A preset holds what its source states and nothing else; whatever is given beside it comes on top. One token a step
     where no number of steps is stated. Misleads: a score also depends on the prompt, which is the task's; see
-    docs/reference/lm-eval.md. Where sources differ or are silent there is no preset: Dream's base model (two versions of
-    `eval/eval_dream_gen.sh` state another top-p, neither a confidence), MMaDA on anything but GSM8K, LLaDA 2.
+    docs/reference/lm-eval.md. Where sources differ or are silent there is no preset: Dream's base model (two versions
+    of `eval/eval_dream_gen.sh` state another top-p, neither a confidence), MMaDA on anything but GSM8K, LLaDA 2.
     """
 
     family: str
