@@ -48,7 +48,10 @@ def written() -> dict[str, str]:
         pages[path] = re.sub(r"(\]\([^)\s]*)\.ipynb\)", r"\1.md)", text)
     for name, called in FROM_ROOT.items():
         if (ROOT / name).exists():
-            pages[called] = (ROOT / name).read_text(encoding="utf-8").replace("](docs/", "](")
+            text = (ROOT / name).read_text(encoding="utf-8").replace("](docs/", "](")
+            for other, page in FROM_ROOT.items():
+                text = text.replace(f"]({other}", f"]({page}")
+            pages[called] = text
     return pages
 
 
