@@ -44,6 +44,9 @@ whole.
 current block. `later`: masked positions of blocks to come. Autoregressive models use the first two.
 """
 
+RENOISED_GROUPS = ("prompt", "committed", "kept", "changed", "later")
+"""The same of a model whose noise is random tokens: `kept` hold what they drew in the pass before, `changed` noise."""
+
 NOT_COUNTED = -1
 """The label of a query that belongs to nobody: a row of padding."""
 

@@ -139,8 +139,10 @@ def watch(
     if any(module in observed for module in modules):
         raise UserError("this network is being watched already; use the outer `with watch(...)` block")
     watched, current = Watched(network, collect), Pass(kernel)
-    # The body may be called by itself; where there is none, it is the network.
-    outer = {network: None, getattr(network, "base_model", network): None} if passes is None else passes
+    # The body may be called by itself, and so may its stacks; where there is no body, it is the network.
+    body = getattr(network, "base_model", network)
+    stacks = [getattr(body, name, None) for name in ("encoder", "decoder")]
+    outer = dict.fromkeys(filter(None, (network, body, *stacks))) if passes is None else passes
     attending = _through_transformers(network) if isinstance(network, PreTrainedModel) else sdpa_calls(network)
     hooks: list[RemovableHandle] = []
     try:

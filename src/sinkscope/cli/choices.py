@@ -47,6 +47,7 @@ RULES = filed("sinks/rules")
 SCALES = ("sum", "percent", "mean")
 GROUPS = (
     "prompt", "committed", "block-committed", "block-masked", "later", "masked", "block", "all-committed", "all",
+    "kept", "changed",
 )  # fmt: skip
 CLASSES = ("mask", "special", "newline", "punctuation", "prompt", "other")
 SINK_TABLES = (

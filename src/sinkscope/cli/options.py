@@ -120,6 +120,11 @@ class DecodingOptions(OptionGroup):
     sub_block_length: Annotated[int | None, typer.Option(help="Length of the parts of a block.")] = None
     stop: Annotated[str | None, typer.Option(help=f"{' or '.join(STOPS)}: when a text has ended.")] = None
     cfg_scale: Annotated[float | None, typer.Option(help="Classifier-free guidance; 0 is off.")] = None
+    entropy_bound: Annotated[float | None, typer.Option(help="Nats up to which drawn tokens are kept.")] = None
+    t_max: Annotated[float | None, typer.Option(help="Temperature of a canvas' first step.")] = None
+    t_min: Annotated[float | None, typer.Option(help="Temperature towards which it falls.")] = None
+    stability_threshold: Annotated[int | None, typer.Option(help="Steps without change that end a canvas.")] = None
+    confidence_threshold: Annotated[float | None, typer.Option(help="Mean entropy below which it may end.")] = None
     max_new_tokens: Annotated[int | None, typer.Option(help="Tokens to generate (autoregressive models).")] = None
     temperature: Annotated[float | None, typer.Option(help="0 is greedy.")] = None
     top_p: Annotated[float | None, typer.Option(help="Keep the likeliest tokens up to this probability.")] = None
@@ -142,17 +147,20 @@ class DecodingOptions(OptionGroup):
 
     def settings_for(self, model: Model) -> Settings:
         """The family's settings with what was given on the command line."""
-        from sinkscope.decoding import Decoding, Denoising, default_settings
+        from sinkscope.decoding import Denoising, default_settings
+        from sinkscope.decoding.settings import KINDS
 
         default, given = default_settings(model), self._given
         known = {field.name for field in fields(default)}
         foreign = sorted(given.keys() - known)
         if foreign:
-            kind = "an autoregressive model" if isinstance(default, Decoding) else "a mask-filling model"
-            raise UserError(f"{model.name} is {kind}, which has no {option_name(foreign[0])}; see `sinkscope info`")
+            kind = KINDS[type(default)]
+            raise UserError(
+                f"{model.name} is {kind} model, which has no {option_name(foreign[0])}; see `sinkscope info`"
+            )
         values = {**vars(default), **given}
-        if isinstance(default, Decoding):
-            return Decoding(**values)
+        if not isinstance(default, Denoising):
+            return type(default)(**values)
         if "gen_length" in given:  # a length of one's own needs no steps and blocks of one's own
             if "steps" not in given:
                 values["steps"] = None

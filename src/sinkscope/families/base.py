@@ -60,9 +60,11 @@ class Family:
     position_offset: int | None
     """Added to explicit position ids: 0, or pad + 1 for RoBERTa-like networks; None where the network takes none."""
     max_length: int  # context in tokens
-    default_decoding: Mapping[str, object]  # keyword arguments of `Denoising`, or of `Decoding`
+    default_decoding: Mapping[str, object]  # keyword arguments of the settings of its kind
     trained_length: int | None = None  # the longest texts of its training in tokens, where known
     blocks: Blockwise | None = None  # block-causal attention; None: a bidirectional model sees its whole canvas
+    renoises: bool = False
+    """Noise is random tokens, not masks; two stacks, and `blocks` are its canvases (DiffusionGemma)."""
     has_cache: bool = True  # whether keys and values can be kept from pass to pass; not in masked language models
     closed_vocabulary: bool = False
     """A word that the tokenizer lacks was never seen in training: prompts with one are refused, not fed as unknown."""
@@ -121,6 +123,7 @@ class Opened:
         config = self.skeleton.config
         # Not the library's configuration where there is another: that one fills in ids nobody named.
         stated = self.checkpoint.config if self.checkpoint.gguf is None else config.to_dict()
+        stated = {**(stated.get("text_config") or {}), **stated}
         eos = tuple(dict.fromkeys([*self._eos_ids(stated), *ends]))
         special = {mask, *eos, stated.get("bos_token_id"), stated.get("pad_token_id")}
         if self.tokenizer is not None:

@@ -87,7 +87,7 @@ def prepare(checkpoint: Checkpoint, attention: str = OURS, *, weights: bool = Tr
     tokenizer = adapter.tokenizer(checkpoint)
     family = adapter.family(Opened(checkpoint, skeleton, tokenizer))
     _check_told(checkpoint, adapter, family)
-    seen = try_out(checkpoint, skeleton, shape, caching=not family.bidirectional) if watchable else shape
+    seen = try_out(checkpoint, skeleton, shape, family) if watchable else shape
     return Prepared(
         checkpoint=checkpoint,
         body=body,
@@ -217,23 +217,24 @@ AttentionMaskInterface.register(_TRIAL, sdpa_mask)
 
 
 @torch.no_grad()
-def try_out(checkpoint: Checkpoint, network: PreTrainedModel, shape: Shape, *, caching: bool) -> Shape | None:
+def try_out(checkpoint: Checkpoint, network: PreTrainedModel, shape: Shape, family: Family) -> Shape | None:
     """Pass tokens through a network that has the trial's attention, and say what shape its attention has.
 
     None where the network looks at values and has none. Raises `UserError` for a network that fails, calls no
     attention, or whose layers differ in heads.
     """
-    name = type(network).__name__
+    name, stacks, caching = type(network).__name__, family.renoises, not family.bidirectional
     accepted, device = inspect.signature(network.forward).parameters, torch.device(network.device)
     options: dict[str, Any] = {"use_cache": caching} if "use_cache" in accepted else {}
     _calls.seen = []
     with refusing(f"{checkpoint.name}: {name} can't be run as sinkscope runs a model"):
-        cache = DynamicCache(config=network.config) if caching else None
+        cache = DynamicCache(config=network.config.get_text_config()) if caching or stacks else None
         try:
             for length in (_TRIAL_LENGTH, 1) if caching else (_TRIAL_LENGTH,):
                 tokens = torch.zeros(1, length, dtype=torch.long, device=device)
+                given = {"decoder_input_ids": tokens} if stacks else options
                 with device:
-                    network(input_ids=tokens, **options, **({} if cache is None else {"cache": cache}))
+                    network(input_ids=tokens, **given, **({} if cache is None else {"cache": cache}))
         except (RuntimeError, NotImplementedError) as error:
             if device.type == "meta" and "meta tensor" in str(error):
                 return None
@@ -241,7 +242,7 @@ def try_out(checkpoint: Checkpoint, network: PreTrainedModel, shape: Shape, *, c
     if not _calls.seen:
         raise UserError(f"{checkpoint.name}: {name} computes no attention with this config.json: nothing to watch")
     calls: list[_Call] = _calls.seen
-    if any(call.causal is not None and call.causal != caching for call in calls):
+    if not stacks and any(call.causal is not None and call.causal != caching for call in calls):
         sees = "does not see tokens from left to right" if caching else "sees no token behind its own"
         raise UserError(
             f"{checkpoint.name}: {name} {sees} with this config.json, as its family does; correct is_causal or "
@@ -267,7 +268,7 @@ def try_loaded(prepared: Prepared, network: PreTrainedModel) -> Shape:
     before = network.config._attn_implementation
     network.set_attn_implementation(_TRIAL)
     try:
-        seen = try_out(prepared.checkpoint, network, prepared.shape, caching=not prepared.family.bidirectional)
+        seen = try_out(prepared.checkpoint, network, prepared.shape, prepared.family)
     finally:
         network.set_attn_implementation(before)
     return seen or prepared.shape

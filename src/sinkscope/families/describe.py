@@ -31,7 +31,7 @@ from sinkscope.families.model import Model
 from sinkscope.families.stored import common_dtype
 
 _OF_FAMILY = (
-    *("max_length", "trained_length", "mask_token_id", "logit_shift", "bidirectional", "special_ids"),
+    *("max_length", "trained_length", "mask_token_id", "logit_shift", "bidirectional", "renoises", "special_ids"),
     *("eos_token_ids", "pad_token_id", "default_decoding"),
 )
 _SAMPLED = 64
@@ -63,6 +63,7 @@ class ModelDescription:
     mask_token: str | None
     logit_shift: bool
     bidirectional: bool
+    renoises: bool  # whether its noise is random tokens, not masks
     block_length: int | None  # of its attention, where that is block-causal
     special_ids: tuple[int, ...]
     special_tokens: Mapping[int, str]  # empty without a tokenizer

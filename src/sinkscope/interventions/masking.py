@@ -36,7 +36,7 @@ from sinkscope.interventions.controls import Control, find_control
 from sinkscope.interventions.reference import MEAN, RESAMPLE, Reference, check_reference, stand_ins
 from sinkscope.interventions.selecting import KeySelector, PreviousMaps, Selection
 from sinkscope.sinks import CLASSES, SinkRule, TopK, read_rule
-from sinkscope.sinks.queries import GROUPS, UNIONS
+from sinkscope.sinks.queries import GROUPS, atoms_of
 from sinkscope.sinks.rules import KeyCounts
 
 DETECT = ("previous", "same")
@@ -370,7 +370,7 @@ def _members(groups: torch.Tensor, names: tuple[str, ...] | None) -> torch.Tenso
     """Which queries are of the named groups, as `groups` (batch, query); all of them without names."""
     if names is None:
         return torch.ones_like(groups, dtype=torch.bool)
-    atoms = sorted({LABELS.index(atom) for name in names for atom in UNIONS.get(name, (name,))})
+    atoms = sorted({LABELS.index(atom) for name in names for atom in atoms_of(name)})
     return torch.isin(groups, torch.tensor(atoms, device=groups.device))
 
 

@@ -37,6 +37,7 @@ from numpy.typing import NDArray
 from sinkscope.attention import Collect, watch
 from sinkscope.decoding.canvas import Canvas
 from sinkscope.decoding.forward import Forward
+from sinkscope.errors import UserError
 from sinkscope.families import Model
 from sinkscope.ordering import TOLERANCE, highest
 from sinkscope.sinks.ar import GU_EPSILON
@@ -88,6 +89,8 @@ class WholePasses:
 @torch.no_grad()
 def whole_passes(model: Model, sample: xr.Dataset) -> WholePasses:
     """The maps of one recorded text, from the model that wrote it."""
+    if model.family.renoises:
+        raise UserError(f"{model.name} ({model.family.name}) has two stacks: no pass sees one of its texts whole")
     causal = not model.family.bidirectional
     if causal:
         lengths = sample["query_stop"].values.astype(np.int64)

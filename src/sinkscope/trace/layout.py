@@ -57,7 +57,7 @@ class Statistics:
     groups: names of the parts of a pass's queries; empty when queries are not split.
     by_group: `received_by_group` averaged over heads ("mean"), for every head ("heads"), or left out (None).
     removed: names of the sums that tell what an intervention took away; empty without one.
-    no_key: what goes to no key; of a model with learned sinks.
+    no_key: what goes to no key; of a model with learned sinks. noise: what a renoising model keeps and is told.
     precision: "rounded": large arrays of received attention lose bits that decide nothing (`sample.rounded`);
         "float32": every number is kept as it was computed.
     """
@@ -71,6 +71,7 @@ class Statistics:
     final: bool = False
     kinds: bool = False
     no_key: bool = False
+    noise: bool = False
     removed: tuple[str, ...] = ()
     maps: Maps | None = None
 
@@ -165,6 +166,15 @@ _RECORD = (
 )
 
 
+_NOISE = (  # see `decoding.protocols.Noise`
+    _Draft("encoder", ("step",), "bool", False, "whether the pass was the encoder's, causal over what is finished"),
+    _Draft("kept", ("step", "position"), "bool", False, "keeps the token that was drawn; others get random ones"),
+    _Draft("predicted", ("step", "position"), "int32", -1, "the likeliest token"),
+    _Draft("prediction_entropy", ("step", "position"), "float32", NAN, "entropy of the prediction, in nats"),
+    _Draft(
+        "self_conditioning", ("step", "position"), "float32", NAN, "norm of the last prediction's part of the input"
+    ),
+)
 _BY_KEY, _BY_HEAD = ("layer", "head", "position"), ("layer", "head")
 _OUTPUTS = (  # of the final pass, see `attention.outputs`
     _Draft("final_value_norm", _BY_KEY, "float32", NAN, "Euclidean norm of the value that the head reads"),
@@ -191,6 +201,8 @@ def _stepwise(kept: Statistics) -> Iterator[_Draft]:
     if kept.groups:
         yield _Draft("queries", ("step", "group"), "int32", 0, "number of queries in each group")
     yield from _RECORD
+    if kept.noise:
+        yield from _NOISE
     if kept.norms:
         dims = ("step", "layer", "kv_head", "position")
         yield _Draft("key_norm", dims, "float32", NAN, "Euclidean norm of the key")
@@ -248,7 +260,7 @@ def _known() -> dict[str, list[tuple[tuple[str, ...], str]]]:
     for way in ways:
         kept = Statistics(
             groups=("all",), by_group=way, norms=True, entropy=True, unconditional=True, final=True, kinds=True,
-            no_key=True, removed=("keys",), maps=maps,
+            no_key=True, noise=True, removed=("keys",), maps=maps,
         )  # fmt: skip
         for draft in (*_stepwise(kept), *_mapped(kept), *_static(kept)):
             known.setdefault(draft.name, []).append((draft.dims, draft.dtype))

@@ -19,11 +19,11 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from sinkscope.attention import GROUPS, Collect, watch
-from sinkscope.decoding import Denoising, Prompts, Run, Step, default_settings
+from sinkscope.attention import GROUPS, RENOISED_GROUPS, Collect, watch
+from sinkscope.decoding import Decoding, Denoising, Prompts, Renoising, Run, Step, default_settings
 from sinkscope.decoding.canvas import Canvas, encode_prompts, split_prompts
 from sinkscope.decoding.coupling import check_padding
-from sinkscope.decoding.forward import Forward
+from sinkscope.decoding.forward import forward_for
 from sinkscope.decoding.generation import read_text, warn_beyond_training
 from sinkscope.decoding.protocols import Compression, Intervention, MaskingStats, added, warn_if_nothing
 from sinkscope.decoding.sampling import prompt_seeds
@@ -192,9 +192,10 @@ class _Plan:
         settings = self.run.settings
         asked = {name: value for name, value in vars(self.recording).items() if name != "kernel"}
         return Statistics(
-            groups=GROUPS,
+            groups=RENOISED_GROUPS if self.run.model.family.renoises else GROUPS,
             unconditional=isinstance(settings, Denoising) and settings.cfg_scale > 0,
             no_key=self.run.model.shape.learned_sinks,
+            noise=self.run.model.family.renoises,
             removed=() if self.run.masking is None else MaskingStats.names(),
             **asked,
         )
@@ -249,7 +250,7 @@ def _probe(model: Model, kernel: str | None) -> None:
     tokens = torch.zeros(1, 2, dtype=torch.long, device=model.device)
     canvas = Canvas(tokens=tokens, real=torch.ones_like(tokens, dtype=torch.bool), prompt_length=2)
     with watch(model, kernel=kernel) as watched:
-        Forward(model, canvas)(tokens, (0, 2), (0, 1), torch.zeros_like(tokens))
+        forward_for(model, canvas, None, ())(tokens, (0, 2), (0, 1), torch.zeros_like(tokens))
     layers, _, heads, _ = watched.received.shape
     if (layers, heads) != (model.shape.layers, model.shape.heads):
         raise UserError(
@@ -338,7 +339,7 @@ class _Recorder:
         canvas = Canvas(tokens=sequence, real=torch.ones_like(sequence, dtype=torch.bool), prompt_length=prompt_length)
         recording = self._plan.recording
         with watch(self._model, Collect(outputs=recording.kinds), kernel=recording.kernel) as watched:
-            forward = Forward(self._model, canvas)
+            forward = forward_for(self._model, canvas, None, ())
             forward(sequence, (0, length), (0, 1), torch.zeros_like(sequence), finished=True)
         return final_arrays(watched.last)
 
@@ -353,6 +354,7 @@ class _Recorder:
         return {str(token): str(text) for token, text in zip(ids, texts, strict=True) if text is not None}
 
 
+_KINDS = {Denoising: "denoising", Renoising: "renoising", Decoding: "autoregressive"}
 _WRITTEN_BY = (*PACKAGES, "xarray", "zarr", "numpy")
 
 
@@ -379,7 +381,7 @@ def run_attributes(run: Run, recording: dict[str, Any], prompts: str) -> dict[st
             "heads": model.shape.heads,
             "kv_heads": model.shape.kv_heads,
         },
-        "decoding": {"kind": "denoising" if isinstance(settings, Denoising) else "autoregressive", **asdict(settings)},
+        "decoding": {"kind": _KINDS[type(settings)], **asdict(settings)},
         "recording": recording,
         **({} if run.intervention is None else {"intervention": run.intervention.to_dict()}),
         **({} if run.compression is None else {"compression": run.compression.to_dict()}),

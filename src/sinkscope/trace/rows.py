@@ -36,6 +36,14 @@ def step_arrays(step: Step, number: int, seen: PassStatistics, row: BatchRow, ke
         **_bounds("block", step.block_range, row),
         **_bounds("query", step.queries, row),
     }
+    if kept.noise:
+        assert step.noise is not None
+        arrays["encoder"] = np.array(step.noise.encoder)
+        for name in ("kept", "predicted", "entropy", "self_conditioning"):
+            values = _numpy(getattr(step.noise, name)[row.number, row.padding :])
+            arrays[{"entropy": "prediction_entropy"}.get(name, name)] = (
+                values.astype(np.int32) if name == "predicted" else values
+            )
     if kept.groups:
         arrays["queries"] = _numpy(seen.queries[row.number]).astype(np.int32)
     if kept.by_group is not None:

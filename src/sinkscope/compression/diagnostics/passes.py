@@ -32,7 +32,7 @@ from sinkscope.attention.statistics import current_labels
 from sinkscope.compression.diagnostics.orders import attention_loss, over_random, random_loss
 from sinkscope.compression.scorers import CachedLayer, HighKeyNorm, KeyDiff, KeyNorm, Random, Scorer
 from sinkscope.compression.scorers.base import mean_over_group
-from sinkscope.decoding import Denoising, Prompts, Run, Step, default_settings, encode_prompts
+from sinkscope.decoding import Decoding, Denoising, Prompts, Run, Step, default_settings, encode_prompts
 from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.decoding.settings import Settings
 from sinkscope.errors import UserError
@@ -69,10 +69,12 @@ def measure_losses(
 def _check(model: Model, settings: Settings, scorers: Sequence[Scorer]) -> None:
     if model.network.config._attn_implementation != NAME:
         raise UserError(f"{model.name} was loaded with another attention function; load it with attention={NAME!r}")
+    if model.family.renoises:
+        raise UserError(f"{model.name} ({model.family.name}) keeps the keys of its encoder; their loss is not measured")
     if isinstance(settings, Denoising):
         if settings.gen_length == 0:
             raise UserError("gen_length 0 makes the whole text one block, which leaves no key outside; set gen_length")
-    elif settings.max_new_tokens < 2:
+    elif isinstance(settings, Decoding) and settings.max_new_tokens < 2:
         raise UserError("the first token comes from the prompt's own pass; set max_new_tokens to at least 2")
     names = [one.name for one in scorers]
     if not names or len(set(names)) < len(names):
