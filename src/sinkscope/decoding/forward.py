@@ -15,6 +15,7 @@ from sinkscope.attention import NOT_COUNTED, label_queries
 from sinkscope.attention.cutting import cutting
 from sinkscope.attention.watching import first_not_finite, not_finite, refuse_split_heads
 from sinkscope.decoding.blockwise import Visible
+from sinkscope.decoding.caches import WrittenCache
 from sinkscope.decoding.canvas import Canvas, doubled
 from sinkscope.decoding.coupling import Rotations
 from sinkscope.decoding.protocols import Intervention, MaskingStats, PassContext, active
@@ -121,7 +122,8 @@ class Forward:
         told: dict[str, Any] = {}
         if self._seen is not None:
             # With a block cache as many columns are there as are fed and before; what it drops, it takes from the mask.
-            told["attention_mask"] = self._seen.mask((start, stop), finished=finished)
+            until = cache.columns if isinstance(cache, WrittenCache) else None
+            told["attention_mask"] = self._seen.mask((start, stop), until or stop, finished=finished)
         elif self._mask is not None:
             told["attention_mask"] = self._mask if cache is not None else self._mask[:, :stop]
         if self._positions is not None:

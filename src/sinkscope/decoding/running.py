@@ -179,7 +179,7 @@ def _check_denoising(run: Run, settings: Denoising, encoded: Sequence[Sequence[i
     if model.family.blocks is None:
         _check_whole_canvas(model, settings)
     else:
-        _check_blockwise(model, model.family.blocks, settings, any(holds_masks))
+        _check_blockwise(model, model.family.blocks, settings, any(holds_masks), len(encoded))
     if new == 0 and not all(holds_masks):
         which = which_prompt(holds_masks.index(False), encoded)
         raise UserError(f"{which} holds no mask to fill; write {mask_text(model)} in it, or set gen_length")
@@ -214,7 +214,7 @@ def _check_whole_canvas(model: Model, settings: Denoising) -> None:
         )
 
 
-def _check_blockwise(model: Model, blocks: Blockwise, settings: Denoising, masks_given: bool) -> None:
+def _check_blockwise(model: Model, blocks: Blockwise, settings: Denoising, masks_given: bool, rows: int) -> None:
     """Refuse what a block-causal model can't do."""
     length, name = blocks.length, f"{model.name} ({model.family.name})"
     if settings.block_length not in (None, length):
@@ -226,8 +226,13 @@ def _check_blockwise(model: Model, blocks: Blockwise, settings: Denoising, masks
         raise UserError(
             f"{name} is block-causal and fills the masks after a prompt alone; set gen_length, give no mask"
         )
-    if settings.cache == "dual":
+    if settings.cache == "dual" and (settings.sub_block_length is None or blocks.causal_context):
         raise UserError(f"{name} is block-causal: no key lies after a block; use cache='prefix' or 'blocks'")
+    if settings.cache == "dual" and rows > 1:
+        raise UserError(
+            f"cache='dual' of {name} feeds the part that a text is at, and {rows} texts are at different ones; run "
+            "them one by one (batch size 1), or use cache='blocks'"
+        )
     if settings.cache != "blocks" and blocks.causal_context:
         raise UserError(
             f"{name} makes the keys of a finished block in a causal pass of its own: use cache='blocks', without "
@@ -249,7 +254,7 @@ def _fewest_keys(run: Run, settings: Denoising, prompts: Sequence[int]) -> int:
             f"{model.name} is a masked language model without a key-value cache, so there are no keys to drop; leave "
             "compression out"
         )
-    if settings.cache in (None, "blocks"):
+    if settings.cache in (None, "blocks", *(("dual",) if model.family.blocks is not None else ())):
         which = "cache='prefix'" if model.family.blocks is not None else "cache='dual' or cache='prefix'"
         raise UserError(
             f"{model.name} ({model.family.name}) sees in both directions: keys are dropped from a block cache only, so "

@@ -38,7 +38,8 @@ class Denoising:
         commits fewer than its share, and the confidence must lie above the threshold.
     cache: None, "prefix" (keys and values before the block are kept, made anew with each block) or "dual" (those after
         it too) (Fast-dLLM); of block-causal models "prefix" or "blocks" (those of a finished block are made once and
-        kept), and both are exact.
+        kept), and both are exact; with `sub_block_length` also "dual", which feeds the part of a block that has begun
+        and leaves the rest of the block stale (Fast-dLLM v2's block cache).
     sub_block_length: with a threshold, parts of a block that are filled one after the other (Fast-dLLM v2).
     stop: of block-causal models; None fills all blocks, "block" ends a text with the block that holds its end,
         "at-once" as soon as no mask stands before its end.
