@@ -90,14 +90,15 @@ class Visible:
         self._additive = model.network.config._attn_implementation == "eager"
         self._dtype = model.dtype
 
-    def mask(self, fed: tuple[int, int], until: int, *, finished: bool) -> torch.Tensor:
+    def mask(self, fed: tuple[int, int], until: int | None = None, *, finished: bool) -> torch.Tensor:
         """Which of the columns up to `until` the queries fed see, (batch, 1, query, column): boolean, as SDPA wants it,
-        or for the library's eager attention 0 and the dtype's minimum.
+        or for the library's eager attention 0 and the dtype's minimum. until: by default the last one fed.
 
         finished: the queries belong to finished blocks. Padding sees all real columns: its row means nothing, and a row
         without any key would be no number.
         """
         start, stop = fed
+        until = stop if until is None else until
         query, key = self._block_of[:, start:stop, None], self._block_of[:, None, :until]
         seen = key <= query
         if self._causal_context:

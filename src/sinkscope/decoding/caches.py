@@ -8,6 +8,7 @@ computed, and overwrites its own).
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from transformers import Cache, DynamicCache, PreTrainedConfig
@@ -117,12 +118,13 @@ class WrittenCache(DynamicCache):
     def __init__(self, config: PreTrainedConfig, *, parts: bool) -> None:
         super().__init__(config=config)
         if parts:
-            self.layers = [_PartLayer() for _ in self.layers]
+            self.layers = [_PartLayer() for _ in self.layers]  # type: ignore[no-untyped-call]
 
     def feed(self, part: tuple[int, int] | None) -> None:
         """The next pass feeds these columns, whose keys are overwritten; None: it feeds what is not there yet."""
         for layer in self.layers:
-            layer.part = part
+            if isinstance(layer, _PartLayer):
+                layer.part = part
 
     @property
     def columns(self) -> int | None:
@@ -131,15 +133,16 @@ class WrittenCache(DynamicCache):
         return layer.keys.shape[2] if isinstance(layer, _PartLayer) and layer.part is not None else None
 
 
-class _PartLayer(DynamicLayer):
+class _PartLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     part: tuple[int, int] | None = None
+    keys: torch.Tensor
+    values: torch.Tensor
 
     def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         if self.part is None:
-            updated: tuple[torch.Tensor, torch.Tensor] = super().update(key_states, value_states, *args, **kwargs)
-            return updated
+            return super().update(key_states, value_states, *args, **kwargs)
         self.keys[:, :, slice(*self.part)] = key_states
         self.values[:, :, slice(*self.part)] = value_states
         return self.keys, self.values

@@ -123,7 +123,7 @@ class Forward:
         if self._seen is not None:
             # With a block cache as many columns are there as are fed and before; what it drops, it takes from the mask.
             until = cache.columns if isinstance(cache, WrittenCache) else None
-            told["attention_mask"] = self._seen.mask((start, stop), until or stop, finished=finished)
+            told["attention_mask"] = self._seen.mask((start, stop), until, finished=finished)
         elif self._mask is not None:
             told["attention_mask"] = self._mask if cache is not None else self._mask[:, :stop]
         if self._positions is not None:
