@@ -100,7 +100,8 @@ class LabMeasure:
 
     @property
     def batch_size(self) -> int:
-        return self.n
+        """A training has no batch of examples that could be smaller."""
+        return 1
 
     def settings(self) -> dict[str, Any]:
         return {"task": self.task, "n": self.n, "shares": list(SHARES), "held_out": _HELD_OUT, "device": self.device}

@@ -51,7 +51,7 @@ def group_atoms(sample: xr.Dataset, group: str) -> list[str]:
         )
     recorded = [str(name) for name in sample["group"].values]
     atoms = [name for name in recorded if {*atoms_of(name)} <= {*atoms_of(group)}]
-    if not atoms:
+    if not atoms or (group in RENOISED and group not in recorded):
         raise UserError(f"group {group!r} was not recorded: this trace has {', '.join(recorded)}")
     return atoms
 
