@@ -187,16 +187,16 @@ FAMILIES = {
     "sdar": "sdar-tiny", "fast-dllm-v2": "fast-dllm-v2-tiny", "llada2": "llada2-tiny",
     "nemotron-diffusion": "nemotron-diffusion-tiny", "masked-lm": None, "causal-lm": None,
 }  # fmt: skip
-TOLD = {"a2d-mdlm-tiny": {"mask_token_id": 252}, "fast-dllm-v2-tiny": {"mask_token_id": 252},
+TOLD: dict[str, dict[str, Any]] = {"a2d-mdlm-tiny": {"mask_token_id": 252}, "fast-dllm-v2-tiny": {"mask_token_id": 252},
         "llada2-tiny": {"mask_token_id": 252}}  # fmt: skip
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_loads_from_shards_of_the_hub(fixtures: Path, tmp_path: Path, cache: Path, family: str) -> None:
-    folder = FAMILIES[family] and fixtures / FAMILIES[family]
-    if folder is None:
+    fixture = FAMILIES[family]
+    folder = tmp_path / family if fixture is None else fixtures / fixture
+    if fixture is None:
         torch.manual_seed(5)
-        folder = tmp_path / family
         STOCK[family]().save_pretrained(folder)
     told = TOLD.get(folder.name, {})
     repository = cache.parent / "models--Org--model.v1"

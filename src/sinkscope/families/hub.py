@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import HfApi, constants, snapshot_download
 from huggingface_hub.errors import (
@@ -40,6 +41,8 @@ _TOGETHER = 8
 _PATIENCE = 20.0
 """Seconds."""
 _SHOWN = 3
+_UNREACHED: tuple[type[Any], ...] = HfHubHTTPError.__bases__
+"""Errors of the transport, which is another package in other versions of the hub's library."""
 
 Header = Mapping[str, tuple[str, tuple[int, ...]]]
 """Dtype and shape of the tensors of a file, by name."""
@@ -50,7 +53,11 @@ def fetch(name: str, revision: str | None, *, weights: bool) -> Path:
     commit. weights: safetensors files too. Raises `UserError` where it can't be had."""
     patterns = [*SMALL_FILES, "*.safetensors"] if weights else [*SMALL_FILES]
     with _refused(name, revision):
-        return Path(snapshot_download(name, revision=revision, allow_patterns=patterns, ignore_patterns=["*/*"]))
+        found = snapshot_download(name, revision=revision, allow_patterns=patterns, ignore_patterns=["*/*"])
+    snapshot = Path(found)
+    if not snapshot.is_dir():  # nothing there has such a name
+        raise unfit(name, file_sizes(name, snapshot.name))
+    return snapshot
 
 
 def file_sizes(name: str, commit: str) -> dict[str, int]:
@@ -63,7 +70,7 @@ def file_sizes(name: str, commit: str) -> dict[str, int]:
             told = HfApi().model_info(name, revision=commit, files_metadata=True, timeout=_PATIENCE)
         except HfHubHTTPError:
             raise
-        except Exception:  # of the transport, which is another package in other versions of the hub's library
+        except _UNREACHED:
             return {}
     return {one.rfilename: one.size or 0 for one in told.siblings or () if "/" not in one.rfilename}
 

@@ -3,7 +3,7 @@
 from sinkscope.trace.layout import Counts, Layout, Maps, Statistics, plan_layout
 from sinkscope.trace.prompts import Prompt, read_prompts, text_prompt
 from sinkscope.trace.reading import Trace, open_trace
-from sinkscope.trace.recording import Progress, Recording, record
+from sinkscope.trace.recording import Progress, Recording, planned_layout, record
 from sinkscope.trace.sample import SampleWriter
 from sinkscope.trace.store import TraceStore, check_output
 
@@ -21,6 +21,7 @@ __all__ = [
     "check_output",
     "open_trace",
     "plan_layout",
+    "planned_layout",
     "read_prompts",
     "record",
     "text_prompt",

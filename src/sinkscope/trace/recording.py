@@ -149,6 +149,16 @@ def record(
     return open_trace(out)
 
 
+def planned_layout(model: Model, prompt_length: int, settings: Settings, recording: Recording) -> Layout:
+    """The arrays of one sample, for its sizes; no weights are needed. A prompt that is all there is has nothing but
+    masks. Raises `UserError` as `record` does."""
+    run = Run(model, settings)
+    filled = model.family.mask_token_id if run.new_tokens([[0] * prompt_length]) == 0 else None
+    tokens = [model.family.pad_token_id if filled is None else filled] * prompt_length
+    run.check([tokens])
+    return _Plan(run, (), recording, 1).layout(tokens, [tokens])
+
+
 def _keeping(steps: Iterator[Step], writers: Mapping[BatchRow, SampleWriter]) -> Iterator[Step]:
     """The steps; where one can't be made, those before it are written first."""
     try:
