@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from sinkscope.errors import UserError
@@ -167,18 +168,23 @@ def identity_of(model: Model) -> Identity:
     """The identity of a loaded model."""
     network: Any = model.network
     config = {name: value for name, value in network.config.to_diff_dict().items() if name not in _NAMES}
-    digest = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
-    for name, weight in model.network.named_parameters():
-        flat = weight.detach().flatten()
-        sample = flat[:: max(1, len(flat) // _SAMPLED)].tolist()
-        digest.update(f"{name} {tuple(weight.shape)} {sample}".encode())
     return Identity(
         name=model.name,
         revision=model.revision,
         family=model.family.name,
         dtype=str(model.dtype).removeprefix("torch."),
-        weights=digest.hexdigest()[:32],
+        weights=digest_of(model.network, config),
     )
+
+
+def digest_of(network: nn.Module, config: Mapping[str, Any]) -> str:
+    """Digest of a sample of a network's weights, and of a configuration."""
+    digest = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
+    for name, weight in network.named_parameters():
+        flat = weight.detach().flatten()
+        sample = flat[:: max(1, len(flat) // _SAMPLED)].tolist()
+        digest.update(f"{name} {tuple(weight.shape)} {sample}".encode())
+    return digest.hexdigest()[:32]
 
 
 def check_identity(saved: Identity, model: Model, what: str) -> None:

@@ -363,7 +363,7 @@ class _Recorder:
         return {str(token): str(text) for token, text in zip(ids, texts, strict=True) if text is not None}
 
 
-_WRITTEN_BY = (*PACKAGES, "xarray", "zarr", "numpy")
+WRITTEN_BY = (*PACKAGES, "xarray", "zarr", "numpy")
 
 
 def run_attributes(run: Run, recording: dict[str, Any], prompts: str) -> dict[str, Any]:
@@ -394,5 +394,5 @@ def run_attributes(run: Run, recording: dict[str, Any], prompts: str) -> dict[st
         **({} if run.intervention is None else {"intervention": run.intervention.to_dict()}),
         **({} if run.compression is None else {"compression": run.compression.to_dict()}),
         "prompts": prompts,
-        "versions": versions_now(_WRITTEN_BY),
+        "versions": versions_now(WRITTEN_BY),
     }
