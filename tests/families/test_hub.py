@@ -9,16 +9,26 @@ from typing import Any
 
 import pytest
 import torch
-from family_checkpoints import sharded_copy
+from family_checkpoints import changed_copy, sharded_copy
 from huggingface_hub import constants
 from huggingface_hub.errors import HFValidationError, RevisionNotFoundError
 from huggingface_hub.utils._paths import filter_repo_objects
 from safetensors.torch import load_file, save_file
-from transformers import BertConfig, BertForMaskedLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 
 import sinkscope.attention  # noqa: F401  registers the attention function that loading asks for by default
 from sinkscope.errors import UserError
 from sinkscope.families import checkpoint, describe_model, hub, load_model
+from sinkscope.families.packaged import find_packaged
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 OLDER = "f" * 40
@@ -160,6 +170,9 @@ def test_errors_of_the_hub_are_one_line(monkeypatch: pytest.MonkeyPatch, fault: 
 def _cached(repository: Path, source: Path, shards: int = 3) -> Path:
     """A checkpoint as a download leaves it in the cache: sharded, links to blobs, a branch. Returns the snapshot."""
     sharded = sharded_copy(source, repository / "made", shards)
+    for file in source.iterdir():
+        if file.name != "config.json" and file.suffix in (".json", ".jinja", ".txt"):
+            shutil.copy(file, sharded)
     snapshot = repository / "snapshots" / COMMIT
     snapshot.mkdir(parents=True)
     for folder in ("blobs", "refs"):
@@ -181,11 +194,24 @@ STOCK: dict[str, Callable[[], Any]] = {
         Qwen3Config(vocab_size=60, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48,
                     num_key_value_heads=2, head_dim=8, tie_word_embeddings=True)
     ),
+    "a2d-qwen2": lambda: Qwen2ForCausalLM(
+        Qwen2Config(vocab_size=60, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48,
+                    num_key_value_heads=2)
+    ),
+    "sdar_moe": lambda: Qwen3MoeForCausalLM(
+        Qwen3MoeConfig(vocab_size=60, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48,
+                       num_key_value_heads=2, num_experts=5, num_experts_per_tok=2,
+                       moe_intermediate_size=24)
+    ),
 }  # fmt: skip
-FAMILIES = {
+FOREIGN = {
+    "a2d-qwen2": {"model_type": "a2d-qwen2", "mask_token_id": 59},
+    "sdar_moe": {"model_type": "sdar_moe", "mask_token_id": 59, "block_size": 4, "num_experts": 5},
+}
+FAMILIES: dict[str, str | None] = {
     "llada": "llada-tiny", "mmada": "mmada-tiny", "dream": "dream-tiny", "a2d-qwen3": "a2d-mdlm-tiny",
     "sdar": "sdar-tiny", "fast-dllm-v2": "fast-dllm-v2-tiny", "llada2": "llada2-tiny",
-    "nemotron-diffusion": "nemotron-diffusion-tiny", "masked-lm": None, "causal-lm": None,
+    "nemotron-diffusion": "nemotron-diffusion-tiny", **dict.fromkeys(STOCK), "twin": None,
 }  # fmt: skip
 TOLD: dict[str, dict[str, Any]] = {"a2d-mdlm-tiny": {"mask_token_id": 252}, "fast-dllm-v2-tiny": {"mask_token_id": 252},
         "llada2-tiny": {"mask_token_id": 252}}  # fmt: skip
@@ -195,22 +221,25 @@ TOLD: dict[str, dict[str, Any]] = {"a2d-mdlm-tiny": {"mask_token_id": 252}, "fas
 def test_every_family_loads_from_shards_of_the_hub(fixtures: Path, tmp_path: Path, cache: Path, family: str) -> None:
     fixture = FAMILIES[family]
     folder = tmp_path / family if fixture is None else fixtures / fixture
-    if fixture is None:
+    if family in STOCK:
         torch.manual_seed(5)
-        STOCK[family]().save_pretrained(folder)
+        STOCK[family]().save_pretrained(tmp_path / "stock")
+        changed_copy(tmp_path / "stock", folder, FOREIGN.get(family, {}), drop=("num_local_experts",))
+    elif fixture is None:
+        folder = find_packaged("twin-dlm")
     told = TOLD.get(folder.name, {})
     repository = cache.parent / "models--Org--model.v1"
     snapshot = _cached(repository, folder)
     assert len([*snapshot.glob("*.safetensors")]) == 3
     (repository / "refs" / "v1").write_text(COMMIT)
     local = load_model(folder, device="cpu", **told)
-    tokens = torch.arange(3, 43).reshape(2, 20)
+    tokens = torch.arange(3, 43).reshape(2, 20) % 50
     wanted = local.network(tokens).logits
     for revision in (None, "v1", COMMIT):
         model = load_model("Org/model.v1", revision=revision, device="cpu", **told)
         assert torch.equal(model.network(tokens).logits, wanted)
         assert (model.name, model.revision, model.family) == ("Org/model.v1", COMMIT, local.family)
-        assert model.family.name == family
+        assert model.family.name == family.removesuffix("_moe")
     described = describe_model("Org/model.v1", **told)
     assert described.files == {file.name: file.stat().st_size for file in sorted(snapshot.glob("*.safetensors"))}
 
