@@ -125,6 +125,28 @@ def _odd(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(b"<html>nothing of the kind</html>")
 
 
+@pytest.mark.parametrize(
+    "claimed",
+    [
+        {"dtype": 3, "shape": [2], "data_offsets": [0, 8]},
+        {"dtype": "F32", "shape": ["2"], "data_offsets": [0, 8]},
+        {"dtype": "F32", "shape": [-2], "data_offsets": [0, 8]},
+        {"dtype": "F32", "shape": [2.5], "data_offsets": [0, 8]},
+        {"dtype": "F32", "shape": 2, "data_offsets": [0, 8]},
+        {"dtype": "F32", "shape": [2]},
+        3,
+    ],
+)
+def test_headers_that_claim_anything(hub: Hub, fixtures: Path, tmp_path: Path, claimed: object) -> None:
+    folder = changed_copy(fixtures / "llada-tiny", tmp_path / "model")
+    header = json.dumps({"a": claimed}).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(8))
+    hub.repositories["Org/model"] = folder
+    with pytest.raises(UserError, match=r"Org/model: model.safetensors is no whole safetensors file") as caught:
+        describe_model("Org/model")
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("way", [describe_model, lambda name: load_model(name, device="cpu")])
 @pytest.mark.parametrize(
     ("change", "line"),

@@ -15,7 +15,7 @@ the small files are in the cache; the weights are then unknown.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -83,10 +83,18 @@ def headers(name: str, commit: str, files: Iterable[str]) -> dict[str, Header]:
     def read(file: str) -> tuple[str, Header]:
         with refusing(f"{name}: {file} is no whole safetensors file", "tell its owner"), _refused(name, commit):
             found = api.parse_safetensors_file_metadata(name, file, revision=commit, timeout=_PATIENCE)
-            return file, {tensor: (one.dtype, tuple(one.shape)) for tensor, one in found.tensors.items()}
+            return file, {tensor: _checked(tensor, one.dtype, one.shape) for tensor, one in found.tensors.items()}
 
     with ThreadPoolExecutor(_TOGETHER) as threads:
         return dict(threads.map(read, files))
+
+
+def _checked(tensor: str, dtype: object, shape: Sequence[object]) -> tuple[str, tuple[int, ...]]:
+    """What a header claims of a tensor, as its kinds should be: nobody has compared it with a file."""
+    axes = tuple(axis for axis in shape if type(axis) is int and axis >= 0)
+    if not isinstance(dtype, str) or len(axes) != len(shape):
+        raise ValueError(f"{tensor} is {dtype!r} of the shape {shape!r}")
+    return dtype, axes
 
 
 def unfit(name: str, sizes: Mapping[str, int]) -> UserError:
