@@ -24,6 +24,7 @@ import typer
 
 from sinkscope.cli.choices import CACHES, CONFIDENCE, DTYPES, SCHEDULES, STOPS, check_names
 from sinkscope.cli.groups import OptionGroup, option_name
+from sinkscope.discovery import names_function
 from sinkscope.errors import Caution, UserError
 from sinkscope.seeds import MOST_SEED
 
@@ -66,17 +67,27 @@ def limit_option(help_line: str) -> Any:
 def _check_folders(given: T) -> T:
     """Raise `UserError` for models that can only be folders or files, and are not there."""
     for name in [given] if isinstance(given, str) else given if isinstance(given, list) else []:
+        if names_function(name):
+            raise UserError(f"{name}: a module of your own can be traced alone: sinkscope trace {name} --out DIR")
         if name.startswith((".", "~", "/")) and not Path(name).expanduser().exists():
             raise UserError(f"{name}: no such folder")
     return given
 
 
-def _model_argument(metavar: str, help_line: str) -> Any:
-    return typer.Argument(metavar=metavar, callback=_check_folders, help=help_line)
+def _check_traced(given: str) -> str:
+    """The same where a module of one's own is taken too."""
+    return given if names_function(given) else _check_folders(given)
+
+
+def _model_argument(metavar: str, help_line: str, check: Callable[[Any], Any] = _check_folders) -> Any:
+    return typer.Argument(metavar=metavar, callback=check, help=help_line)
 
 
 _PLACES = "Folder, GGUF file, hub name, or a packaged model (see `sinkscope info`)."
 ModelName = Annotated[str, _model_argument("MODEL", _PLACES)]
+ModelOrModule = Annotated[
+    str, _model_argument("MODEL", f"{_PLACES[:-1]}; FILE.py:function for a module of your own.", _check_traced)
+]
 ModelNames = Annotated[list[str], _model_argument("MODEL...", "One or more models.")]
 MaybeModel = Annotated[str | None, _model_argument("[MODEL]", "Folder, GGUF file, hub name or packaged model.")]
 

@@ -33,7 +33,7 @@ from sinkscope.errors import UserError, refusing
 from sinkscope.families.base import Adapter, Body, Family, Opened, Shape, adapters, find_adapter, shape_of
 from sinkscope.families.checkpoint import Checkpoint
 from sinkscope.families.guard import Limits, check_config, guarded
-from sinkscope.families.stored import StoredTensor, read_stored
+from sinkscope.families.stored import StoredTensor, read_remote, read_stored
 from sinkscope.families.weights import check_stored
 
 OURS = "sinkscope"
@@ -53,7 +53,9 @@ class Prepared:
     checkpoint: Checkpoint
     body: Body
     stored: dict[str, StoredTensor]
-    """Empty for a hub model whose weights were not fetched."""
+    """Empty for a hub model whose weights are not in the cache, where the hub can't be asked for them."""
+    files: dict[str, int]
+    """Files of weights and their bytes; empty with it."""
     skeleton: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase | None
     family: Family
@@ -65,9 +67,9 @@ class Prepared:
 def prepare(checkpoint: Checkpoint, attention: str = OURS, *, weights: bool = True) -> Prepared:
     """All checks that need no weights. Raises `UserError` for a checkpoint that cannot be loaded with this attention.
 
-    `weights=False` lets a hub model pass whose weight files are not in the cache.
+    `weights=False` lets a hub model pass whose weight files are not in the cache; the hub is asked for their headers.
     """
-    stored, absent = _headers(checkpoint)
+    stored, files, absent = _headers(checkpoint, weights)
     limits = Limits.of(stored)
     checkpoint = guarded(checkpoint, limits)
     adapter = find_adapter(checkpoint)
@@ -76,7 +78,7 @@ def prepare(checkpoint: Checkpoint, attention: str = OURS, *, weights: bool = Tr
         told = {str(name): value for name, value in body.config.to_dict().items() if name != "id2label"}
         guarded(replace(checkpoint, config=told), limits)
     _check_support(checkpoint, body, attention)
-    if absent is not None and (weights or checkpoint.revision is None):
+    if absent is not None:
         raise absent
     network_class: Any = body.network_class
     watchable = network_class.is_backend_compatible()
@@ -92,6 +94,7 @@ def prepare(checkpoint: Checkpoint, attention: str = OURS, *, weights: bool = Tr
         checkpoint=checkpoint,
         body=body,
         stored=stored,
+        files=files,
         skeleton=skeleton,
         tokenizer=tokenizer,
         family=family,
@@ -112,12 +115,15 @@ def _check_told(checkpoint: Checkpoint, adapter: Adapter, family: Family) -> Non
         raise UserError(f"{checkpoint.name} ({adapter.name}) has no mask token; leave mask_token_id out")
 
 
-def _headers(checkpoint: Checkpoint) -> tuple[dict[str, StoredTensor], UserError | None]:
-    """The headers, or what is wrong with them: a configuration that is wrong too has the first word."""
+def _headers(checkpoint: Checkpoint, weights: bool) -> tuple[dict[str, StoredTensor], dict[str, int], UserError | None]:
+    """The headers and the bytes of their files, or what is wrong with them: a configuration that is wrong too has the
+    first word."""
     try:
-        return read_stored(checkpoint), None
+        if not weights and checkpoint.revision is not None and not checkpoint.has_weights:
+            return (*read_remote(checkpoint), None)
+        return read_stored(checkpoint), {path.name: path.stat().st_size for path in checkpoint.weight_files()}, None
     except UserError as error:
-        return {}, error
+        return {}, {}, error
 
 
 def _check_support(checkpoint: Checkpoint, body: Body, attention: str) -> None:

@@ -122,9 +122,28 @@ class Layout:
         return next((tuple(map(int, axis.values)) for axis in self.coordinates if axis.name == "map_step"), ())
 
     @property
+    def bytes(self) -> int:
+        """Size of all arrays before compression, at most."""
+        return sum(_bytes(one.shape, one) for one in (*self.stepwise, *self.mapped, *self.static))
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Memory of the steps that wait for their chunk to fill."""
+        return sum(_bytes((self.chunk_steps, *one.shape[1:]), one) for one in self.stepwise)
+
+    @property
+    def positions(self) -> int:
+        """Length of the dimension `position`."""
+        return len(next(axis for axis in self.coordinates if axis.name == "position").values)
+
+    @property
     def max_steps(self) -> int:
         """Length of the dimension `step` before it is cut to the steps taken."""
         return len(next(axis for axis in self.coordinates if axis.name == "step").values)
+
+
+def _bytes(shape: tuple[int, ...], variable: Variable) -> int:
+    return prod(shape) * np.dtype(variable.dtype).itemsize
 
 
 @dataclass(frozen=True)

@@ -149,6 +149,16 @@ def record(
     return open_trace(out)
 
 
+def planned_layout(model: Model, prompt_length: int, settings: Settings, recording: Recording) -> Layout:
+    """The arrays of one sample, for its sizes; no weights are needed. A prompt that is all there is has nothing but
+    masks. Raises `UserError` as `record` does."""
+    run = Run(model, settings)
+    filled = model.family.mask_token_id if run.new_tokens([[0] * prompt_length]) == 0 else None
+    tokens = [model.family.pad_token_id if filled is None else filled] * prompt_length
+    run.check([tokens])
+    return _Plan(run, (), recording, 1).layout(tokens, [tokens])
+
+
 def _keeping(steps: Iterator[Step], writers: Mapping[BatchRow, SampleWriter]) -> Iterator[Step]:
     """The steps; where one can't be made, those before it are written first."""
     try:
@@ -354,8 +364,8 @@ class _Recorder:
         return {str(token): str(text) for token, text in zip(ids, texts, strict=True) if text is not None}
 
 
+WRITTEN_BY = (*PACKAGES, "xarray", "zarr", "numpy")
 _KINDS = {Denoising: "denoising", Renoising: "renoising", Decoding: "autoregressive"}
-_WRITTEN_BY = (*PACKAGES, "xarray", "zarr", "numpy")
 
 
 def run_attributes(run: Run, recording: dict[str, Any], prompts: str) -> dict[str, Any]:
@@ -386,5 +396,5 @@ def run_attributes(run: Run, recording: dict[str, Any], prompts: str) -> dict[st
         **({} if run.intervention is None else {"intervention": run.intervention.to_dict()}),
         **({} if run.compression is None else {"compression": run.compression.to_dict()}),
         "prompts": prompts,
-        "versions": versions_now(_WRITTEN_BY),
+        "versions": versions_now(WRITTEN_BY),
     }
