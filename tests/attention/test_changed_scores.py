@@ -234,8 +234,14 @@ def test_layers_of_several_shapes_keep_what_each_has() -> None:
             assert bool(seen.entropy[layer, :, there:].isnan().all())
             assert bool((seen.outputs.top[layer, :, there:] == -1).all())
         if min(heads) < 6:
-            with watch(network, Collect(map_layers=(1,), map_heads=(5,))), pytest.raises(UserError, match="no head 5"):
+            network.set_attn_implementation("sdpa")
+            with watch(network, Collect(map_layers=(0, 1), map_heads=(5, 1))) as watched:
                 network(tokens)
+            for layer in (0, 1):
+                kept = watched.last.maps[layer]
+                torch.testing.assert_close(kept[:, 1], maps[layer][:, 1], atol=1e-5, rtol=0)
+                assert bool(kept[:, 0].isnan().all()) == (layer == 1)
+            torch.testing.assert_close(watched.last.maps[0][:, 0], maps[0][:, 5], atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

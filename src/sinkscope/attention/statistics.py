@@ -87,8 +87,8 @@ class Collect:
         over the scores.
     outputs: what of each head's output comes through which key, and the output's rank (`attention.outputs`). Costs
         about as much as the attention itself, and more in short texts. Not while keys are masked.
-    map_layers, map_heads: layers and heads whose full map is kept, (query, key); no heads means all heads of those
-        layers.
+    map_layers, map_heads: layers, in the order of their calls, and heads whose full map is kept, (query, key); no heads
+        means all heads of those layers. NaN where a layer has no such head.
     """
 
     groups: bool = False
@@ -237,10 +237,9 @@ class LayerAccumulator:
         self._no_key = torch.zeros_like(self._sums[..., 0]) if learned else None  # (batch, head, group)
         self._map: torch.Tensor | None = None
         if layer in collect.map_layers:
-            self._heads = list(collect.map_heads) or list(range(heads))
-            if max(self._heads) >= heads:
-                raise UserError(f"no head {max(self._heads)} in layer {layer}: it has heads 0 to {heads - 1}")
-            self._map = torch.zeros(batch, len(self._heads), queries, keys, device=device, dtype=exact)
+            named = torch.tensor(collect.map_heads or range(heads), device=device)
+            self._heads, self._absent = named.clamp(max=heads - 1), named >= heads
+            self._map = torch.zeros(batch, len(named), queries, keys, device=device, dtype=exact)
 
     def add(self, start: int, stop: int, probabilities: torch.Tensor, no_key: torch.Tensor | None = None) -> None:
         """Take rows start:stop, (batch, head, rows, key); fewer keys than in all means that the rest was not seen.
@@ -275,7 +274,10 @@ class LayerAccumulator:
             no_key=self._no_key,
         )
         index = self._attention.index
-        return statistics if index is None else self._by_column(statistics, index)
+        statistics = statistics if index is None else self._by_column(statistics, index)
+        if statistics.attention is not None:
+            statistics.attention[:, self._absent] = torch.nan
+        return statistics
 
     def _outputs(self, counted: torch.Tensor) -> HeadOutputs:
         """Where the heads' outputs come from; counted (batch, query)."""

@@ -78,10 +78,8 @@ class RecordingOptions(OptionGroup):
         from sinkscope.trace import Maps, Recording
 
         steps, *among = self._map_numbers()
-        layers, heads = (
-            given or tuple(range(every))
-            for given, every in zip(among, (model.shape.layers, model.shape.heads), strict=True)
-        )
+        every = ([one.number for one in model.shape.each], range(model.shape.heads))
+        layers, heads = (given or tuple(there) for given, there in zip(among, every, strict=True))
         return Recording(
             precision=self.precision,
             by_group=None if self.by_group == "none" else self.by_group,

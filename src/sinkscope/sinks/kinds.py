@@ -101,5 +101,7 @@ def has_kinds(sample: xr.Dataset) -> bool:
 
 
 def _at(values: xr.DataArray, top: xr.DataArray) -> xr.DataArray:
-    """Values `(layer, head, position)` at each head's strongest key."""
-    return values.sel(position=top).drop_vars("position")
+    """Values `(layer, head, position)` at each head's strongest key; NaN, or False, of a head that a layer lacks."""
+    found = values.sel(position=top.clip(min=0)).drop_vars("position")
+    there = top >= 0
+    return found & there if found.dtype == bool else found.where(there)

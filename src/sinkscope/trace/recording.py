@@ -12,7 +12,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -214,8 +214,14 @@ class _Plan:
     def layout(self, tokens: Sequence[int], batch: Sequence[Sequence[int]]) -> Layout:
         """The arrays of a sample that is run in this batch."""
         steps, shape = self.run.max_steps(batch), self.run.model.shape
-        depth = {"layers": shape.layers, "heads": shape.heads, "kv_heads": shape.kv_heads}
-        counts = Counts(max_steps=steps, positions=len(tokens) + self.run.new_tokens([tokens]), **depth)
+        counts = Counts(
+            max_steps=steps,
+            layers=len(shape.each),
+            heads=shape.heads,
+            kv_heads=shape.kv_heads,
+            positions=len(tokens) + self.run.new_tokens([tokens]),
+            attending=shape.attending,
+        )
         return plan_layout(counts, self.statistics)
 
     def check(self) -> tuple[str, list[int]]:
@@ -250,11 +256,12 @@ def _probe(model: Model, kernel: str | None) -> None:
     canvas = Canvas(tokens=tokens, real=torch.ones_like(tokens, dtype=torch.bool), prompt_length=2)
     with watch(model, kernel=kernel) as watched:
         Forward(model, canvas)(tokens, (0, 2), (0, 1), torch.zeros_like(tokens))
-    layers, _, heads, _ = watched.received.shape
-    if (layers, heads) != (model.shape.layers, model.shape.heads):
+    seen = watched.received[:, 0].isnan().all(-1).logical_not().sum(-1).tolist()  # heads by layer
+    told = [one.heads for one in model.shape.each]
+    if seen != told:
         raise UserError(
-            f"{model.name} has {model.shape.layers} layers of {model.shape.heads} heads, but attention of {layers} x "
-            f"{heads} was seen: models with attention in some layers only can be watched, not recorded"
+            f"{model.name} attends with {seen} heads by layer where {told} are known of it: load it with load_model, "
+            "which tries it"
         )
 
 
@@ -267,6 +274,7 @@ class _Recorder:
         self._statistics = plan.statistics
         self._store = store
         self._observer = observer
+        self._numbers = [one.number for one in self._model.shape.each]
         self.removed: MaskingStats | None = None  # in all steps so far; None without an intervention
 
     def record(self, batch: _Batch) -> None:
@@ -296,9 +304,11 @@ class _Recorder:
         with watch(self._model, self._collect(taken), kernel=plan.recording.kernel) as watched:
             steps = plan.run.steps(list(batch.tokens), batch.seeds)
             for step in _keeping(steps, writers):
+                by_number = {self._numbers[call]: maps for call, maps in watched.last.maps.items()}
+                seen = replace(watched.last, maps=by_number)
                 # A row that is done waits for the others: what it would not have done alone is not its own.
                 for row in [row for row in writers if bool(step.takes_part[row.number])]:
-                    writers[row].append(step_arrays(step, taken[row], watched.last, row, self._statistics))
+                    writers[row].append(step_arrays(step, taken[row], seen, row, self._statistics))
                     ends[row] = step
                     taken[row] += 1
                 removed = step.add_to(removed)
@@ -318,7 +328,7 @@ class _Recorder:
             groups=True,
             norms=kept.norms,
             entropy=kept.entropy,
-            map_layers=wanted.layers if wanted else (),
+            map_layers=tuple(map(self._numbers.index, wanted.layers)) if wanted else (),
             map_heads=wanted.heads if wanted else (),
         )
 
