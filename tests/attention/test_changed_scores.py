@@ -15,7 +15,6 @@ from sinkscope.attention.cutting import Cut, attend, cutting
 from sinkscope.attention.function import attention_forward
 from sinkscope.attention.kernels import KERNELS, Attention, chunked_output
 from sinkscope.attention.statistics import LayerAccumulator, query_weights
-from sinkscope.errors import UserError
 
 HEADS, QUERIES, KEYS = 6, 37, 53
 

@@ -101,9 +101,11 @@ class Collect:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerStatistics:
-    """One layer of one pass. Keys are the last positions of the sequence: a sliding cache forgets the first ones."""
+    """One layer of one pass. Keys are the last positions of the sequence: a sliding cache forgets the first ones.
+    Queries are the last of the pass: Gemma 4's layers that share keys may leave out those whose logits nobody wants."""
 
     by_group: torch.Tensor  # (batch, head, group, key): means over each group's queries
+    sizes: torch.Tensor  # (batch, group) number of queries counted
     key_norm: torch.Tensor | None  # (batch, kv_head, key)
     value_norm: torch.Tensor | None  # (batch, kv_head, key)
     entropy: torch.Tensor | None  # (batch, head, query)
@@ -145,35 +147,35 @@ def merge_groups(by_group: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
     return torch.einsum("bhgk,bg->bhk", by_group, share.to(by_group.dtype))
 
 
-def stack_layers(layers: Sequence[LayerStatistics], sizes: torch.Tensor, collect: Collect) -> PassStatistics:
+def stack_layers(layers: Sequence[LayerStatistics], collect: Collect) -> PassStatistics:
     """Join the layers of a pass. Keys are padded on the left to the most: forgotten ones are not there (NaN). Heads
     are padded on the right: those that a layer does not have are not there either."""
     device = layers[0].by_group.device
-    sizes = sizes.to(device)
+    sizes = torch.stack([layer.sizes.to(device) for layer in layers])  # (layer, batch, group)
     longest = max(layer.by_group.shape[-1] for layer in layers)
 
     def stacked(parts: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
         known = [part.to(device) for part in parts if part is not None]
         return _joined(known, [longest - part.shape[-1] for part in known]) if known else None
 
-    received = stacked([merge_groups(layer.by_group, sizes.to(layer.by_group.device)) for layer in layers])
+    received = stacked([merge_groups(layer.by_group, layer.sizes) for layer in layers])
     assert received is not None
-    by_groups = collect.groups and sizes.shape[1] == len(GROUPS)
+    by_groups = collect.groups and sizes.shape[2] == len(GROUPS)
     split = stacked([layer.by_group for layer in layers]) if by_groups else None
     no_key = _to_no_key(layers, device)  # (layer, batch, head, group)
     share = sizes / sizes.sum(-1, keepdim=True).clamp(min=1)
     entropies = [layer.entropy.to(device) for layer in layers if layer.entropy is not None]
-    queries = [0] * len(entropies)  # none is forgotten
+    queries = max((one.shape[-1] for one in entropies), default=0)
     return PassStatistics(
         received=received,
-        queries=sizes,
+        queries=sizes[0],
         finite=torch.stack([layer.finite.to(device) for layer in layers]),
         by_group=None if split is None else split.transpose(2, 3),
-        no_key=None if no_key is None else torch.einsum("lbhg,bg->lbh", no_key, share.to(no_key.dtype)),
+        no_key=None if no_key is None else torch.einsum("lbhg,lbg->lbh", no_key, share.to(no_key.dtype)),
         no_key_by_group=no_key.transpose(2, 3) if by_groups and no_key is not None else None,
         key_norm=stacked([layer.key_norm for layer in layers]),
         value_norm=stacked([layer.value_norm for layer in layers]),
-        entropy=_joined(entropies, queries) if entropies else None,
+        entropy=_joined(entropies, [queries - one.shape[-1] for one in entropies]) if entropies else None,
         outputs=_stacked_outputs([layer.outputs for layer in layers if layer.outputs is not None], longest, device),
         maps={index: layer.attention for index, layer in enumerate(layers) if layer.attention is not None},
     )
@@ -220,16 +222,20 @@ def _stacked_outputs(layers: Sequence[HeadOutputs], longest: int, device: torch.
 class LayerAccumulator:
     """Adds up one layer of one pass while a kernel hands the probabilities over, block of rows by block of rows.
 
-    weights: (batch, group, query), from `query_weights`; a query without weight counts for nothing.
+    weights (batch, group, query) and sizes (batch, group): from `query_weights`; a query without weight counts for
+    nothing.
     """
 
-    def __init__(self, attention: Attention, layer: int, collect: Collect, weights: torch.Tensor) -> None:
+    def __init__(
+        self, attention: Attention, layer: int, collect: Collect, weights: torch.Tensor, sizes: torch.Tensor
+    ) -> None:
         batch, heads, queries, _ = attention.query.shape
         keys = attention.key.shape[2]
         device = attention.query.device
         exact = torch.promote_types(attention.query.dtype, torch.float32)
         self._weights = weights.to(device=device, dtype=exact).unsqueeze(1)  # (batch, 1, group, query)
         self._sums = torch.zeros(batch, heads, weights.shape[1], keys, device=device, dtype=exact)
+        self._sizes = sizes.to(device)
         self._attention = attention
         self._collect = collect
         self._entropy = torch.empty(batch, heads, queries, device=device, dtype=exact) if collect.entropy else None
@@ -265,6 +271,7 @@ class LayerAccumulator:
         norms = self._collect.norms
         statistics = LayerStatistics(
             by_group=self._sums,
+            sizes=self._sizes,
             key_norm=_norm(self._attention.key.detach()) if norms else None,
             value_norm=_norm(self._attention.value.detach()) if norms else None,
             entropy=None if self._entropy is None else self._entropy.masked_fill(~counted, torch.nan),
@@ -325,37 +332,34 @@ class Pass:
         self._layers: list[LayerStatistics] = []
         self._collect = collect
         self._padding = padding_mask
-        self._weights: torch.Tensor | None = None
-        self._sizes: torch.Tensor | None = None
+        self._weighed: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by number of queries
 
     def begin_layer(self, attention: Attention) -> LayerAccumulator:
         """An accumulator for the next layer."""
-        if self._weights is None:
-            self._weights, self._sizes = self._weigh(attention)
-        return LayerAccumulator(attention, len(self._layers), self._collect, self._weights)
+        queries = attention.query.shape[2]
+        if queries not in self._weighed:
+            self._weighed[queries] = self._weigh(attention)
+        return LayerAccumulator(attention, len(self._layers), self._collect, *self._weighed[queries])
 
     def end_layer(self, accumulator: LayerAccumulator) -> None:
         self._layers.append(accumulator.finish())
 
     def received_now(self) -> torch.Tensor:
         """What the layer just ended received, (batch, head, column): sums over the queries that count."""
-        assert self._sizes is not None
-        latest = self._layers[-1].by_group
-        sizes = self._sizes.to(latest.device)
+        latest, sizes = self._layers[-1].by_group, self._layers[-1].sizes
         return merge_groups(latest, sizes) * sizes.sum(-1).view(-1, 1, 1).to(latest)
 
     def finish(self) -> PassStatistics | None:
         """The statistics of the pass, or None where no attention came by."""
         layers, self._layers = self._layers, []
-        if not layers or self._sizes is None:
-            return None
-        return stack_layers(layers, self._sizes, self._collect)
+        return stack_layers(layers, self._collect) if layers else None
 
     def _weigh(self, attention: Attention) -> tuple[torch.Tensor, torch.Tensor]:
         """Weights and sizes of the groups of queries; one group where nothing is labelled or no split is wanted."""
         batch, _, queries, _ = attention.query.shape
         labels = current_labels()
         if labels is not None:
+            labels = labels[:, -queries:] if self._layers else labels
             check_labels(labels, batch, queries)
             if self._collect.groups:
                 return query_weights(labels, len(GROUPS))

@@ -131,7 +131,7 @@ def _headers(checkpoint: Checkpoint) -> tuple[dict[str, StoredTensor], UserError
 
 
 def _calls_interface(network_class: Any) -> bool:
-    """Whether attention goes through transformers' interface; Jamba, Qwen3-Next and their kin do and don't declare it."""
+    """Whether attention goes through transformers' interface. That of Jamba, Qwen3-Next and others does, undeclared."""
     return bool(network_class.is_backend_compatible() or network_class._can_set_attn_implementation())
 
 

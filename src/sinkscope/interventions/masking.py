@@ -65,7 +65,8 @@ class MaskSinks:
         values: "values", zero, so that attention is lost; "mean", the layer's and kv head's mean over the tokens of the
         reference; "resample", the value at the same position of one of its texts. See `interventions.reference`.
     first_step, last_step: steps (forward passes) that are masked, from 0; None: to the end.
-    layers, heads: None means all; layers by the numbers that a trace has. queries: groups of queries that lose the keys (`sinks.GROUPS`); None means all.
+    layers, heads: None means all; layers by the numbers that a trace has. queries: groups of queries that lose the keys
+        (`sinks.GROUPS`); None means all.
     classes: token classes (`sinks.CLASSES`) that a key must be of to be masked; the rule still sees all keys.
     seed: of the controls' draws, and of the text that is resampled: they depend on it and the prompt and on nothing
         else.

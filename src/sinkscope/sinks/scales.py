@@ -116,17 +116,11 @@ def key_count(received: xr.DataArray) -> xr.DataArray:
 
 
 def mean_over(received: xr.DataArray, dims: str | Collection[Hashable]) -> xr.DataArray:
-    """The mean over layers or heads; over both every layer counts alike, however many heads it has.
-
-    A key that only some of them hold receives nothing in the others.
-    """
-    there = has_head(received)
-    if isinstance(there, bool) or "head" not in dims:
-        return received.fillna(0.0).mean(dims, keep_attrs=True).where(received.notnull().any(dims))
-    by_layer = received.fillna(0.0).where(there).mean("head", keep_attrs=True)
-    by_layer = by_layer.where(received.notnull().any("head"))
-    rest = [] if isinstance(dims, str) else [dim for dim in dims if dim != "head"]
-    return mean_over(by_layer, rest) if rest else by_layer
+    """The mean over layers or heads; over both every head that there is counts alike. A key that only some of them hold
+    receives nothing in the others."""
+    known, there = received.fillna(0.0), has_head(received)
+    known = known if isinstance(there, bool) else known.where(there)
+    return known.mean(dims, keep_attrs=True).where(received.notnull().any(dims))
 
 
 def full_score(scale: str, keys: xr.DataArray) -> xr.DataArray | float:

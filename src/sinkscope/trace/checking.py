@@ -27,7 +27,7 @@ _LARGEST = 2**62
 _DEEPEST = 32
 _SHOWN = 3
 _NUMBERED = ("step", "layer", "head", "position", "kv_head", "query")
-_OF_LAYERS: Mapping[str, list[tuple[tuple[str, ...], str]]] = dict.fromkeys(LAYER_HEADS, [(("layer",), "int32")])
+_OF_LAYERS: Mapping[str, list[tuple[tuple[str, ...], str]]] = {name: [(("layer",), "int32")] for name in LAYER_HEADS}
 
 Kinds = Mapping[str, tuple[type, ...]]
 _NONE = type(None)
