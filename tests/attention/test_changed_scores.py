@@ -243,6 +243,35 @@ def test_layers_of_several_shapes_keep_what_each_has() -> None:
             torch.testing.assert_close(watched.last.maps[0][:, 0], maps[0][:, 5], atol=1e-5, rtol=0)
 
 
+def test_layers_that_see_the_last_tokens_alone() -> None:
+    """Gemma 4's layers that share keys leave out the tokens whose logits nobody wants: means are over the others."""
+    config = transformers.Gemma4TextConfig(
+        **SMALL, num_kv_shared_layers=2, global_head_dim=20, hidden_size_per_layer_input=8,
+        vocab_size_per_layer_input=101, layer_types=["sliding_attention", "full_attention"] * 2,
+    )  # fmt: skip
+    network: Any = transformers.Gemma4ForCausalLM(config)
+    network.train(False)
+    network.requires_grad_(False)
+    tokens = torch.randint(3, 101, (2, 13))
+    network.set_attn_implementation("eager")
+    eager = network(tokens, output_attentions=True)
+    network.set_attn_implementation("sdpa")
+    for wanted in (1, 3):
+        network.set_attn_implementation("sinkscope")
+        unwatched = network(tokens, logits_to_keep=wanted).logits
+        with watch(network, Collect(entropy=True)) as watched:
+            logits = network(tokens, logits_to_keep=wanted).logits
+        for one in (unwatched, logits):
+            torch.testing.assert_close(one, eager.logits[:, -wanted:], atol=1e-4, rtol=1e-3)
+        assert watched.last.entropy is not None
+        for layer, maps in enumerate(eager.attentions):
+            rows = maps if layer < 2 else maps[:, :, -wanted:]
+            torch.testing.assert_close(watched.received[layer], rows.mean(2), atol=1e-5, rtol=0)
+            entropy = torch.special.entr(rows).sum(-1)
+            torch.testing.assert_close(watched.last.entropy[layer, ..., -rows.shape[2] :], entropy, atol=1e-4, rtol=0)
+            assert bool(watched.last.entropy[layer, ..., : 13 - rows.shape[2]].isnan().all())
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_networks_equal_their_own_eager_attention(name: str, kernel: str) -> None:

@@ -1,12 +1,12 @@
 """Traces of networks whose layers differ: in heads, in key heads, in windows, or in having attention at all.
 
-The oracle is attention written out here, in float64, in the same stock network: one pass over the finished text, without
-any cache, in which a query is denied what a cache forgot or dropped, or a mask took away.
+The oracle is attention written out here, in float64, in the same stock network: one pass over the finished text,
+without a cache, in which a query is denied what a cache forgot or dropped, or a mask took away.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,16 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import xarray as xr
 from transformers import CONFIG_MAPPING, AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM, DynamicCache
 from transformers.masking_utils import eager_mask
 
 import sinkscope as ss
 from sinkscope.compression import Compress
-from sinkscope.compression.diagnostics import norm_correlation, sink_overlap
 from sinkscope.errors import UserError
 from sinkscope.sinks import First
-from sinkscope.sinks.whole_passes import whole_passes
 from sinkscope.trace.layout import Maps
 from sinkscope.trace.recording import Recording
 
@@ -400,7 +397,10 @@ def test_dropping_keys_layer_by_layer(name: str, load: Callable[..., ss.Model], 
 
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [(name, "from which keys can't be dropped") for name in ("jamba", "bamba", "qwen3-next", "lfm2", "zamba2")]
+    [
+        (name, "from which keys can't be dropped")
+        for name in ("jamba", "bamba", "qwen3-next", "lfm2", "zamba2", "falcon-h1", "granite hybrid")
+    ]
     + [(name, "take their keys from others") for name in ("gemma4 shared", "gemma3n")],
 )
 def test_layers_whose_keys_cannot_be_dropped_are_refused(name: str, reason: str, load: Callable[..., ss.Model]) -> None:

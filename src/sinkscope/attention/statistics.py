@@ -105,7 +105,6 @@ class LayerStatistics:
     Queries are the last of the pass: Gemma 4's layers that share keys may leave out those whose logits nobody wants."""
 
     by_group: torch.Tensor  # (batch, head, group, key): means over each group's queries
-    sizes: torch.Tensor  # (batch, group) number of queries counted
     key_norm: torch.Tensor | None  # (batch, kv_head, key)
     value_norm: torch.Tensor | None  # (batch, kv_head, key)
     entropy: torch.Tensor | None  # (batch, head, query)
@@ -147,18 +146,21 @@ def merge_groups(by_group: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
     return torch.einsum("bhgk,bg->bhk", by_group, share.to(by_group.dtype))
 
 
-def stack_layers(layers: Sequence[LayerStatistics], collect: Collect) -> PassStatistics:
+def stack_layers(
+    layers: Sequence[LayerStatistics], sizes_by_layer: Sequence[torch.Tensor], collect: Collect
+) -> PassStatistics:
     """Join the layers of a pass. Keys are padded on the left to the most: forgotten ones are not there (NaN). Heads
     are padded on the right: those that a layer does not have are not there either."""
     device = layers[0].by_group.device
-    sizes = torch.stack([layer.sizes.to(device) for layer in layers])  # (layer, batch, group)
+    sizes = torch.stack([one.to(device) for one in sizes_by_layer])  # (layer, batch, group)
     longest = max(layer.by_group.shape[-1] for layer in layers)
 
     def stacked(parts: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
         known = [part.to(device) for part in parts if part is not None]
         return _joined(known, [longest - part.shape[-1] for part in known]) if known else None
 
-    received = stacked([merge_groups(layer.by_group, layer.sizes) for layer in layers])
+    own = zip(layers, sizes_by_layer, strict=True)
+    received = stacked([merge_groups(layer.by_group, one.to(layer.by_group.device)) for layer, one in own])
     assert received is not None
     by_groups = collect.groups and sizes.shape[2] == len(GROUPS)
     split = stacked([layer.by_group for layer in layers]) if by_groups else None
@@ -222,20 +224,16 @@ def _stacked_outputs(layers: Sequence[HeadOutputs], longest: int, device: torch.
 class LayerAccumulator:
     """Adds up one layer of one pass while a kernel hands the probabilities over, block of rows by block of rows.
 
-    weights (batch, group, query) and sizes (batch, group): from `query_weights`; a query without weight counts for
-    nothing.
+    weights: (batch, group, query), from `query_weights`; a query without weight counts for nothing.
     """
 
-    def __init__(
-        self, attention: Attention, layer: int, collect: Collect, weights: torch.Tensor, sizes: torch.Tensor
-    ) -> None:
+    def __init__(self, attention: Attention, layer: int, collect: Collect, weights: torch.Tensor) -> None:
         batch, heads, queries, _ = attention.query.shape
         keys = attention.key.shape[2]
         device = attention.query.device
         exact = torch.promote_types(attention.query.dtype, torch.float32)
         self._weights = weights.to(device=device, dtype=exact).unsqueeze(1)  # (batch, 1, group, query)
         self._sums = torch.zeros(batch, heads, weights.shape[1], keys, device=device, dtype=exact)
-        self._sizes = sizes.to(device)
         self._attention = attention
         self._collect = collect
         self._entropy = torch.empty(batch, heads, queries, device=device, dtype=exact) if collect.entropy else None
@@ -271,7 +269,6 @@ class LayerAccumulator:
         norms = self._collect.norms
         statistics = LayerStatistics(
             by_group=self._sums,
-            sizes=self._sizes,
             key_norm=_norm(self._attention.key.detach()) if norms else None,
             value_norm=_norm(self._attention.value.detach()) if norms else None,
             entropy=None if self._entropy is None else self._entropy.masked_fill(~counted, torch.nan),
@@ -330,6 +327,7 @@ class Pass:
     def begin(self, collect: Collect, padding_mask: torch.Tensor | None) -> None:
         """Start a pass. `padding_mask`: (batch, key), zero where the key is padding, or None."""
         self._layers: list[LayerStatistics] = []
+        self._sizes: list[torch.Tensor] = []  # (batch, group) of each layer begun
         self._collect = collect
         self._padding = padding_mask
         self._weighed: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by number of queries
@@ -339,20 +337,23 @@ class Pass:
         queries = attention.query.shape[2]
         if queries not in self._weighed:
             self._weighed[queries] = self._weigh(attention)
-        return LayerAccumulator(attention, len(self._layers), self._collect, *self._weighed[queries])
+        weights, sizes = self._weighed[queries]
+        self._sizes.append(sizes)
+        return LayerAccumulator(attention, len(self._layers), self._collect, weights)
 
     def end_layer(self, accumulator: LayerAccumulator) -> None:
         self._layers.append(accumulator.finish())
 
     def received_now(self) -> torch.Tensor:
         """What the layer just ended received, (batch, head, column): sums over the queries that count."""
-        latest, sizes = self._layers[-1].by_group, self._layers[-1].sizes
+        latest = self._layers[-1].by_group
+        sizes = self._sizes[-1].to(latest.device)
         return merge_groups(latest, sizes) * sizes.sum(-1).view(-1, 1, 1).to(latest)
 
     def finish(self) -> PassStatistics | None:
         """The statistics of the pass, or None where no attention came by."""
         layers, self._layers = self._layers, []
-        return stack_layers(layers, self._collect) if layers else None
+        return stack_layers(layers, self._sizes, self._collect) if layers else None
 
     def _weigh(self, attention: Attention) -> tuple[torch.Tensor, torch.Tensor]:
         """Weights and sizes of the groups of queries; one group where nothing is labelled or no split is wanted."""
