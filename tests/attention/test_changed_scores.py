@@ -245,10 +245,11 @@ def test_layers_of_several_shapes_keep_what_each_has() -> None:
 
 def test_layers_that_see_the_last_tokens_alone() -> None:
     """Gemma 4's layers that share keys leave out the tokens whose logits nobody wants: means are over the others."""
-    config = transformers.Gemma4TextConfig(
-        **SMALL, num_kv_shared_layers=2, global_head_dim=20, hidden_size_per_layer_input=8,
-        vocab_size_per_layer_input=101, layer_types=["sliding_attention", "full_attention"] * 2,
-    )  # fmt: skip
+    own: dict[str, Any] = {
+        "num_kv_shared_layers": 2, "global_head_dim": 20, "hidden_size_per_layer_input": 8,
+        "vocab_size_per_layer_input": 101, "layer_types": ["sliding_attention", "full_attention"] * 2,
+    }  # fmt: skip
+    config = transformers.Gemma4TextConfig(**SMALL, **own)
     network: Any = transformers.Gemma4ForCausalLM(config)
     network.train(False)
     network.requires_grad_(False)

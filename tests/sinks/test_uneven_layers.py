@@ -43,10 +43,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ss.Model]:
         **SIZES, num_attention_heads_per_layer=[6, 4, 2, 6], num_experts=2, num_experts_per_tok=1,
         moe_intermediate_size=16, shared_expert_intermediate_size=16,
     )  # fmt: skip
-    gemma4 = Gemma4TextConfig(
-        **SIZES, global_head_dim=16, num_kv_shared_layers=0, hidden_size_per_layer_input=0,
-        num_global_key_value_heads=1, attention_k_eq_v=True,
-    )  # fmt: skip
+    own: dict[str, Any] = {
+        "global_head_dim": 16, "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0,
+        "num_global_key_value_heads": 1, "attention_k_eq_v": True,
+    }  # fmt: skip
+    gemma4 = Gemma4TextConfig(**SIZES, **own)
     folder = tmp_path_factory.mktemp("models")
     LagunaForCausalLM(laguna).save_pretrained(folder / "laguna")
     Gemma4ForCausalLM(gemma4).save_pretrained(folder / "gemma4")

@@ -130,7 +130,8 @@ def load(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., ss.Model]:
             folder = tmp_path_factory.mktemp("net")
             net = NETS[name]
             config = CONFIG_MAPPING[net.model_type](**SIZES | net.more | more)
-            network: Any = AutoModelForCausalLM.from_config(config)
+            stock: Any = AutoModelForCausalLM
+            network = stock.from_config(config)
             with torch.no_grad():  # zeros at the beginning: the tokens of such a network would all be alike
                 for weight in network.parameters():
                     weight.add_(0.02 * torch.randn_like(weight))
@@ -231,7 +232,7 @@ def write_out_by_steps(net: Net, model: ss.Model, tokens: np.ndarray, denied: De
 
 
 def slides(net: Net, layer: int) -> bool:
-    return net.more.get("layer_types", [""] * 4)[layer] == "sliding_attention"
+    return bool(net.more.get("layer_types", [""] * 4)[layer] == "sliding_attention")
 
 
 def held(net: Net, layer: int, step: int) -> slice:

@@ -183,7 +183,7 @@ def norm_means(sums: xr.Dataset) -> xr.Dataset:
     return xr.Dataset({"at_sinks": at_sinks, "others": others, "ratio": at_sinks / others.where(others > 0)})
 
 
-def _norm_sums(part: xr.Dataset, shared: int) -> xr.Dataset:
+def _norm_sums(part: xr.Dataset, shared: xr.DataArray | int) -> xr.Dataset:
     norm = part["norm"]
     held = part["sinks"].astype(np.int64)
     if "head" in held.dims:
