@@ -86,8 +86,8 @@ class RecordingOptions(OptionGroup):
         maps = None
         if steps:
             assert model is not None
-            every = (model.shape.layers, model.shape.heads)
-            layers, heads = (given or tuple(range(most)) for given, most in zip(among, every, strict=True))
+            every = ([one.number for one in model.shape.each], range(model.shape.heads))
+            layers, heads = (given or tuple(there) for given, there in zip(among, every, strict=True))
             maps = Maps(steps=steps, layers=layers, heads=heads)
         return Recording(
             precision=self.precision,

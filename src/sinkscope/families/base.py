@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -72,12 +72,21 @@ class Family:
     """What stands before every answer in the training; a prompt without it at its end is continued as a text."""
 
 
+class LayerShape(NamedTuple):
+    """Heads of one layer with attention. number: the network's own, from 0."""
+
+    number: int
+    heads: int
+    kv_heads: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Shape:
     """Counts that attention statistics are laid out by. `kv_heads` is below `heads` for grouped-query attention.
 
-    Where layers differ in key heads or in the size of a head, these are the largest. learned_sinks: whether attention
-    may go to no key; known of a network that was tried.
+    Where layers differ in heads, in key heads or in the size of a head, these are the largest; `layers` counts those
+    without attention too. learned_sinks: whether attention may go to no key. attending: the layers with attention in
+    the order of their calls, where not all layers have the same. Both are known of a network that was tried.
     """
 
     layers: int
@@ -85,6 +94,13 @@ class Shape:
     kv_heads: int
     head_dim: int
     learned_sinks: bool = False
+    attending: tuple[LayerShape, ...] = ()
+
+    @property
+    def each(self) -> tuple[LayerShape, ...]:
+        """The layers with attention, in the order of their calls."""
+        alike = (LayerShape(number, self.heads, self.kv_heads) for number in range(self.layers))
+        return self.attending or tuple(alike)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,7 +30,17 @@ from transformers import (
 from transformers.masking_utils import sdpa_mask
 
 from sinkscope.errors import UserError, refusing
-from sinkscope.families.base import Adapter, Body, Family, Opened, Shape, adapters, find_adapter, shape_of
+from sinkscope.families.base import (
+    Adapter,
+    Body,
+    Family,
+    LayerShape,
+    Opened,
+    Shape,
+    adapters,
+    find_adapter,
+    shape_of,
+)
 from sinkscope.families.checkpoint import Checkpoint
 from sinkscope.families.guard import Limits, check_config, guarded
 from sinkscope.families.stored import StoredTensor, read_remote, read_stored
@@ -81,7 +91,7 @@ def prepare(checkpoint: Checkpoint, attention: str = OURS, *, weights: bool = Tr
     if absent is not None:
         raise absent
     network_class: Any = body.network_class
-    watchable = network_class.is_backend_compatible()
+    watchable = _calls_interface(network_class)
     skeleton = skeleton_of(checkpoint, body, limits, _TRIAL if watchable else None)
     if stored:
         check_stored(checkpoint, body, skeleton, stored)
@@ -126,10 +136,15 @@ def _headers(checkpoint: Checkpoint, weights: bool) -> tuple[dict[str, StoredTen
         return {}, {}, error
 
 
+def _calls_interface(network_class: Any) -> bool:
+    """Whether attention goes through transformers' interface. That of Jamba, Qwen3-Next and others does, undeclared."""
+    return bool(network_class.is_backend_compatible() or network_class._can_set_attn_implementation())
+
+
 def _check_support(checkpoint: Checkpoint, body: Body, attention: str) -> None:
     network_class: Any = body.network_class
     name, eager = network_class.__name__, "in Python, load_model(..., attention='eager') runs it unwatched"
-    if attention != "eager" and not network_class.is_backend_compatible():
+    if attention != "eager" and not _calls_interface(network_class):
         raise UserError(
             f"{checkpoint.name}: {name} has attention code of its own, so attention={attention!r} would not be used "
             f"and no command can watch it; take a model of another class ({eager})"
@@ -180,8 +195,10 @@ _calls = threading.local()
 
 
 class _Call(NamedTuple):
-    """One call of attention. causal: None where its mask says what is seen."""
+    """One call of attention. layer: the module's own number, None where it has none. causal: None where its mask says
+    what is seen."""
 
+    layer: int | None
     heads: int
     kv_heads: int
     head_dim: int
@@ -203,7 +220,9 @@ def _note(
     causal = bool(getattr(module, "is_causal", True) if asked is None else asked)
     told = None if attention_mask is not None or query.shape[2] == 1 else causal
     sink = kwargs.get("s_aux") is not None
-    _calls.seen.append(_Call(query.shape[1], key.shape[1], key.shape[-1], told, sink))
+    number = getattr(module, "layer_idx", None)
+    layer = number if type(number) is int else None
+    _calls.seen.append(_Call(layer, query.shape[1], key.shape[1], key.shape[-1], told, sink))
     return value.new_zeros((query.shape[0], query.shape[2], query.shape[1], value.shape[-1])), None
 
 
@@ -226,17 +245,18 @@ AttentionMaskInterface.register(_TRIAL, sdpa_mask)
 def try_out(checkpoint: Checkpoint, network: PreTrainedModel, shape: Shape, family: Family) -> Shape | None:
     """Pass tokens through a network that has the trial's attention, and say what shape its attention has.
 
-    None where the network looks at values and has none. Raises `UserError` for a network that fails, calls no
-    attention, or whose layers differ in heads.
+    None where the network looks at values and has none. Raises `UserError` for a network that fails or calls no
+    attention.
     """
     name, stacks, caching = type(network).__name__, family.renoises, not family.bidirectional
     accepted, device = inspect.signature(network.forward).parameters, torch.device(network.device)
     options: dict[str, Any] = {"use_cache": caching} if "use_cache" in accepted else {}
     _calls.seen = []
+    lengths = (_TRIAL_LENGTH, 1) if caching else (_TRIAL_LENGTH,)
     with refusing(f"{checkpoint.name}: {name} can't be run as sinkscope runs a model"):
         cache = DynamicCache(config=network.config.get_text_config()) if caching or stacks else None
         try:
-            for length in (_TRIAL_LENGTH, 1) if caching else (_TRIAL_LENGTH,):
+            for length in lengths:
                 tokens = torch.zeros(1, length, dtype=torch.long, device=device)
                 given = {"decoder_input_ids": tokens} if stacks else options
                 with device:
@@ -254,19 +274,25 @@ def try_out(checkpoint: Checkpoint, network: PreTrainedModel, shape: Shape, fami
             f"{checkpoint.name}: {name} {sees} with this config.json, as its family does; correct is_causal or "
             "is_decoder there, or architectures"
         )
-    if any(call.heads != shape.heads for call in calls):
-        told = ", ".join(map(str, sorted({call.heads for call in calls})))
-        raise UserError(
-            f"{checkpoint.name}: the layers of {name} have {told} heads ({shape.heads} are declared), which sinkscope "
-            "can't lay out in one table; take another model"
-        )
-    return Shape(
+    seen = Shape(
         layers=shape.layers,
-        heads=shape.heads,
+        heads=max(call.heads for call in calls),
         kv_heads=max(call.kv_heads for call in calls),
         head_dim=max(call.head_dim for call in calls),
         learned_sinks=any(call.learned_sink for call in calls),
     )
+    passes = 2 if stacks else len(lengths)
+    attending = _attending(calls[: len(calls) // passes], shape.layers)
+    return seen if attending == seen.each else replace(seen, attending=attending)
+
+
+def _attending(calls: list[_Call], layers: int) -> tuple[LayerShape, ...]:
+    """The layers of one pass, by their modules' own numbers; where those don't rise, a module serves several layers,
+    and layers are counted as they are called."""
+    own = [-1 if call.layer is None else call.layer for call in calls]
+    rising = own == sorted(set(own)) and own[0] >= 0 and own[-1] < layers
+    numbers = own if rising else range(len(calls))
+    return tuple(LayerShape(number, call.heads, call.kv_heads) for number, call in zip(numbers, calls, strict=True))
 
 
 def try_loaded(prepared: Prepared, network: PreTrainedModel) -> Shape:

@@ -28,6 +28,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from sinkscope.errors import UserError
+from sinkscope.families.base import LayerShape
 from sinkscope.families.building import Prepared, prepare
 from sinkscope.families.checkpoint import resolve
 from sinkscope.families.model import Model, parse_dtype, stored_dtype
@@ -59,6 +60,7 @@ class ModelDescription:
     kv_heads: int
     head_dim: int
     learned_sinks: bool  # whether attention may go to no key
+    attending: tuple[LayerShape, ...]  # layers with attention, where not all have the same
     max_length: int
     trained_length: int | None  # the longest texts of its training in tokens, where known
     vocabulary: int

@@ -86,7 +86,7 @@ def no_key_from(sample: xr.Dataset, group: str = "all") -> xr.DataArray | None:
     atoms = group_atoms(sample, group)
     size, paid = sample["queries"].sel(group=atoms), sample["no_key_by_group"].sel(group=atoms)
     asked = size.sum("group")
-    mean: xr.DataArray = (paid * size).sum("group") / asked.where(asked > 0)
+    mean: xr.DataArray = (paid * size).sum("group", skipna=False) / asked.where(asked > 0)
     return mean
 
 

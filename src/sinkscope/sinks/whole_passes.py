@@ -88,9 +88,12 @@ class WholePasses:
 
 @torch.no_grad()
 def whole_passes(model: Model, sample: xr.Dataset) -> WholePasses:
-    """The maps of one recorded text, from the model that wrote it."""
+    """The maps of one recorded text, from the model that wrote it. Raises `UserError` where no pass sees a text whole,
+    and where layers differ in heads."""
     if model.family.renoises:
         raise UserError(f"{model.name} ({model.family.name}) has two stacks: no pass sees one of its texts whole")
+    if len({one.heads for one in model.shape.each}) > 1:
+        raise UserError(f"the layers of {model.name} differ in heads, so their maps make no table; use find_sinks")
     causal = not model.family.bidirectional
     if causal:
         lengths = sample["query_stop"].values.astype(np.int64)

@@ -33,9 +33,10 @@ from sinkscope.decoding import Step
 from sinkscope.discovery import call_function
 from sinkscope.errors import UserError, refusing
 from sinkscope.families.describe import digest_of
+from sinkscope.trace.attributes import WRITTEN_BY
 from sinkscope.trace.layout import Counts, Layout, Statistics, plan_layout
 from sinkscope.trace.reading import Trace, open_trace
-from sinkscope.trace.recording import WRITTEN_BY, Recording
+from sinkscope.trace.recording import Recording
 from sinkscope.trace.rows import BatchRow, step_arrays
 from sinkscope.trace.store import TraceStore, check_output
 from sinkscope.versions import versions_now

@@ -12,15 +12,15 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 
 from sinkscope.attention import GROUPS, RENOISED_GROUPS, Collect, watch
-from sinkscope.decoding import Decoding, Denoising, Prompts, Renoising, Run, Step, default_settings
+from sinkscope.decoding import Denoising, Prompts, Run, Step, default_settings
 from sinkscope.decoding.canvas import Canvas, encode_prompts, split_prompts
 from sinkscope.decoding.coupling import check_padding
 from sinkscope.decoding.forward import forward_for
@@ -30,14 +30,13 @@ from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.decoding.settings import Settings
 from sinkscope.errors import UserError
 from sinkscope.families import Model
-from sinkscope.families.describe import identity_of
+from sinkscope.trace.attributes import run_attributes
 from sinkscope.trace.layout import Counts, Layout, Maps, Statistics, plan_layout
 from sinkscope.trace.prompts import Prompt
 from sinkscope.trace.reading import Trace, open_trace
 from sinkscope.trace.rows import Arrays, BatchRow, final_arrays, step_arrays
 from sinkscope.trace.sample import SampleWriter
 from sinkscope.trace.store import TraceStore, check_output
-from sinkscope.versions import PACKAGES, versions_now
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,8 +224,14 @@ class _Plan:
     def layout(self, tokens: Sequence[int], batch: Sequence[Sequence[int]]) -> Layout:
         """The arrays of a sample that is run in this batch."""
         steps, shape = self.run.max_steps(batch), self.run.model.shape
-        depth = {"layers": shape.layers, "heads": shape.heads, "kv_heads": shape.kv_heads}
-        counts = Counts(max_steps=steps, positions=len(tokens) + self.run.new_tokens([tokens]), **depth)
+        counts = Counts(
+            max_steps=steps,
+            layers=len(shape.each),
+            heads=shape.heads,
+            kv_heads=shape.kv_heads,
+            positions=len(tokens) + self.run.new_tokens([tokens]),
+            attending=shape.attending,
+        )
         return plan_layout(counts, self.statistics)
 
     def check(self) -> tuple[str, list[int]]:
@@ -261,11 +266,12 @@ def _probe(model: Model, kernel: str | None) -> None:
     canvas = Canvas(tokens=tokens, real=torch.ones_like(tokens, dtype=torch.bool), prompt_length=2)
     with watch(model, kernel=kernel) as watched:
         forward_for(model, canvas, None, ())(tokens, (0, 2), (0, 1), torch.zeros_like(tokens))
-    layers, _, heads, _ = watched.received.shape
-    if (layers, heads) != (model.shape.layers, model.shape.heads):
+    seen = watched.received[:, 0].isnan().all(-1).logical_not().sum(-1).tolist()  # heads by layer
+    told = [one.heads for one in model.shape.each]
+    if seen != told:
         raise UserError(
-            f"{model.name} has {model.shape.layers} layers of {model.shape.heads} heads, but attention of {layers} x "
-            f"{heads} was seen: models with attention in some layers only can be watched, not recorded"
+            f"{model.name} attends with {seen} heads by layer where {told} are known of it: load it with load_model, "
+            "which tries it"
         )
 
 
@@ -278,6 +284,7 @@ class _Recorder:
         self._statistics = plan.statistics
         self._store = store
         self._observer = observer
+        self._numbers = [one.number for one in self._model.shape.each]
         self.removed: MaskingStats | None = None  # in all steps so far; None without an intervention
 
     def record(self, batch: _Batch) -> None:
@@ -307,9 +314,11 @@ class _Recorder:
         with watch(self._model, self._collect(taken), kernel=plan.recording.kernel) as watched:
             steps = plan.run.steps(list(batch.tokens), batch.seeds)
             for step in _keeping(steps, writers):
+                by_number = {self._numbers[call]: maps for call, maps in watched.last.maps.items()}
+                seen = replace(watched.last, maps=by_number)
                 # A row that is done waits for the others: what it would not have done alone is not its own.
                 for row in [row for row in writers if bool(step.takes_part[row.number])]:
-                    writers[row].append(step_arrays(step, taken[row], watched.last, row, self._statistics))
+                    writers[row].append(step_arrays(step, taken[row], seen, row, self._statistics))
                     ends[row] = step
                     taken[row] += 1
                 removed = step.add_to(removed)
@@ -329,7 +338,7 @@ class _Recorder:
             groups=True,
             norms=kept.norms,
             entropy=kept.entropy,
-            map_layers=wanted.layers if wanted else (),
+            map_layers=tuple(map(self._numbers.index, wanted.layers)) if wanted else (),
             map_heads=wanted.heads if wanted else (),
         )
 
@@ -362,39 +371,3 @@ class _Recorder:
         # A vocabulary may be smaller than the embedding, so an id may have no text.
         texts = tokenizer.convert_ids_to_tokens(ids)
         return {str(token): str(text) for token, text in zip(ids, texts, strict=True) if text is not None}
-
-
-WRITTEN_BY = (*PACKAGES, "xarray", "zarr", "numpy")
-_KINDS = {Denoising: "denoising", Renoising: "renoising", Decoding: "autoregressive"}
-
-
-def run_attributes(run: Run, recording: dict[str, Any], prompts: str) -> dict[str, Any]:
-    """The attributes of a trace, as JSON: enough to rebuild the run that made it, and nothing that differs between two
-    such runs."""
-    model, family, settings = run.model, run.model.family, run.settings
-    return {
-        "model": {
-            "name": model.name,
-            "revision": model.revision,
-            "weights": identity_of(model).weights,
-            "family": family.name,
-            "model_type": model.network.config.model_type,
-            "network": type(model.network).__name__,
-            "dtype": str(model.dtype).removeprefix("torch."),
-            "device": model.device.type,
-            "bidirectional": family.bidirectional,
-            "logit_shift": family.logit_shift,
-            "block_length": None if family.blocks is None else family.blocks.length,
-            "mask_token_id": family.mask_token_id,
-            "special_ids": list(family.special_ids),
-            "layers": model.shape.layers,
-            "heads": model.shape.heads,
-            "kv_heads": model.shape.kv_heads,
-        },
-        "decoding": {"kind": _KINDS[type(settings)], **asdict(settings)},
-        "recording": recording,
-        **({} if run.intervention is None else {"intervention": run.intervention.to_dict()}),
-        **({} if run.compression is None else {"compression": run.compression.to_dict()}),
-        "prompts": prompts,
-        "versions": versions_now(WRITTEN_BY),
-    }
