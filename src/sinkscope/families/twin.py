@@ -5,8 +5,8 @@
 A twin that learnt chains (`language.chains`) also says which, as `chains`.
 
 The same body is autoregressive with `next-token`, and a masked diffusion model without the causal mask with
-`masked-diffusion`; `logit_shift` is Dream's, for a diffusion model made from an autoregressive one. `joint` learnt both:
-it is opened as a diffusion model.
+`masked-diffusion`; `logit_shift` is Dream's, for a diffusion model made from an autoregressive one. `joint` learnt
+both: it is opened as a diffusion model.
 
 Any of them is opened under another mask by `block_length`: block-causal attention, counted from the text's first token;
 1 is causal, and where the twin learnt the next token it then writes as an autoregressive model does.

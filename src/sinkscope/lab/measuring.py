@@ -2,8 +2,9 @@
 for, and what it costs to hide them.
 
 All in whole passes over held-out contexts. A causal network sees the contexts as they are; a bidirectional one sees
-each with several shares of its symbols masked; one that learnt both is measured both ways. Attention of a query is averaged over the queries that may see a key, as
-Gu et al. do (arXiv 2410.10781, eq. 7), so that causal and bidirectional networks are asked alike.
+each with several shares of its symbols masked; one that learnt both is measured both ways. Attention of a query is
+averaged over the queries that may see a key, as Gu et al. do (arXiv 2410.10781, eq. 7), so that causal and
+bidirectional networks are asked alike.
 
 Costs are of the very pass: in every layer and head keys are hidden from all later queries, and the loss of the same
 tokens is taken again. Each is set beside as many random keys and random keys of as much attention, and told apart for

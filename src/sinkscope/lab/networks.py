@@ -12,9 +12,9 @@ Each form is what somebody proposes against attention sinks, in the smallest net
 - `sigmoid`: probabilities are sigmoids of score - log(number of keys), so that they need not add up to 1 (Ramapuram et
   al. 2024, arXiv 2409.04431).
 
-Contexts have equal lengths and no padding, so the network's own mask is not asked for: a network is causal, block-causal or neither, as it
-is told (`see`).
-Attention is computed plainly, with its whole map, which `LayerMaps` keeps for whoever asks.
+Contexts have equal lengths and no padding, so the network's own mask is not asked for: a network is causal,
+block-causal or neither, as it is told (`see`). Attention is computed plainly, with its whole map, which `LayerMaps`
+keeps for whoever asks.
 """
 
 from __future__ import annotations

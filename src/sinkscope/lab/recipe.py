@@ -28,8 +28,8 @@ class LabRecipe:
     """Everything that decides the weights of one training. Raises `UserError` for values that don't go together."""
 
     objective: Objective = "next-token"
-    """`adapted` is next-token for `steps`, then masked diffusion with shifted logits for `adapted_steps`; `joint` is both
-    losses in every step, each under its own mask, so that one network writes either way."""
+    """`adapted` is next-token for `steps`, then masked diffusion with shifted logits for `adapted_steps`; `joint` is
+    both losses in every step, each under its own mask, so that one network writes either way."""
     back: int = 2
     recall: int = 2
     share: float = 0.5

@@ -24,7 +24,7 @@ StepObserver = Callable[[int, int, float], None]
 
 
 BLOCKS = (2, 4, 8, 16)
-"""Lengths of blocks that `joint` learns, one drawn a step; every context is also read causally and half of them whole."""
+"""Lengths of blocks that `joint` learns, one drawn a step."""
 
 
 def contexts(recipe: LabRecipe, number: int) -> Tensor:

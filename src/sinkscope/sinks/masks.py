@@ -61,9 +61,9 @@ def compare_masks(traces: Mapping[str, Iterable[xr.Dataset]]) -> xr.Dataset:
     that token receives, and `sink_1`, the share of heads in which it is more than .3 (Gu et al.); `received`, what the
     strongest key receives; `strong`, the share of heads in which that is more than .3; `same`, the share of heads whose
     strongest key is the one of the first trace; `value_norm`, `key_norm`, its norms in medians of its head (the first
-    where `Recording(kinds=True)`, the second where `norms=True` and the trace only reads); `same_chance`, were strongest
-    keys dealt out anew among the texts and heads of a layer. `(mask,)`: `first_random`, `first_sharp` and so on, by
-    chance; `texts`. `(mask, position)`: `profile`, what a key receives. NaN where it is not known.
+    where `Recording(kinds=True)`, the second where `norms=True` and the trace only reads); `same_chance`, were
+    strongest keys dealt out anew among the texts and heads of a layer. `(mask,)`: `first_random`, `first_sharp` and so
+    on, by chance; `texts`. `(mask, position)`: `profile`, what a key receives. NaN where it is not known.
 
     Raises `UserError` for fewer than two traces, other weights than the first's, and a trace without a finished pass.
     """

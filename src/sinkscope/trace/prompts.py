@@ -6,8 +6,8 @@ One object a line, with one of `prompt` (text), `messages` (a chat: objects with
     {"id": "q1", "prompt": "What is the capital of France?", "answer": "Paris"}
     {"messages": [{"role": "user", "content": "Hello"}]}
 
-A trace stands for its finished texts. Everything is held in memory, which for prompts is little. Where it misleads: whether a prompt suits a model (its
-length, its chat template) is only known once the tokenizer is.
+A trace stands for its finished texts. Everything is held in memory, which for prompts is little. Where it misleads:
+whether a prompt suits a model (its length, its chat template) is only known once the tokenizer is.
 """
 
 import os

@@ -22,7 +22,7 @@ from sinkscope.report.traces import distinct
 from sinkscope.sinks import compare_masks, mask_name
 from sinkscope.sinks.masks import CHANCES
 
-_BY_MASK = (("strongest key receives", "received"), ("strongest key is the first token", "first"))
+_BY_MASK = (("strongest key receives", "received"), ("strongest is the first", "first"))
 
 
 @figure("masks", "one network under several masks: what keys receive by position, the strongest beside chance")
@@ -37,12 +37,12 @@ def mask_panels(inputs: Inputs) -> Figure:
         profile = found["profile"].sel(mask=label).dropna("position")
         axes[0].plot(profile["position"], profile, color=color, linestyle=dashes, label=label)
     axes[0].set_xlabel("position")
-    entitle(axes[0], "a key receives, mean over heads")
+    entitle(axes[0], "a key receives, mean")
     for ax, (title, name) in zip(axes[1:], _BY_MASK, strict=True):
         _by_mask(ax, found, labels, name)
         entitle(ax, title)
     for ax in axes:
-        ax.set_ylim(0, 1)
+        ax.set_ylim(0, 1.03)
         style.percent_axis(ax.yaxis)
     style.legend_above(drawn, of=axes)
     counts = sorted({int(one) for one in found["texts"].values})
