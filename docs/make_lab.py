@@ -10,12 +10,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from io import StringIO
+from math import nan
 from pathlib import Path
 from statistics import fmean
 
 import torch
 from commands import sinkscope
 
+from sinkscope.decoding import Denoising
+from sinkscope.evaluation import log_likelihood
 from sinkscope.evaluation.chain_measures import PROMPT, writing_settings
 from sinkscope.experiments.eviction import read_evictions
 from sinkscope.experiments.masking import KeysCell, read_maskings
@@ -24,8 +27,8 @@ from sinkscope.families import load_model
 from sinkscope.files import write_whole
 from sinkscope.lab.studies import Finding, findings, labels, read_lab
 from sinkscope.language.chains import CHAIN_WORDS, Chains
-from sinkscope.sinks import Excess, SinkReport, summarise, table_rows
-from sinkscope.trace import Prompt, Recording, record
+from sinkscope.sinks import Excess, SinkReport, compare_masks, mask_name, summarise, table_rows
+from sinkscope.trace import Prompt, Recording, Trace, record
 
 OBJECTIVES = ("next-token", "masked-diffusion", "adapted")
 TASKS = "chain-writing,back-copy,recall"
@@ -39,6 +42,8 @@ WAYS = ("scores", "values", "mean", "resample")
 EPSILONS = (0.5, 1, 2, 4)
 PRUNED = "--when decode --prune-after 16"
 TABLES = ("overview", "motion", "lifetimes", "distances", "kinds")
+BLOCKS = (1, 2, 4, 8, 16, None)
+"""Masks that one network is compared under: causal, blocks of so many tokens, the whole canvas."""
 DIFFUSION = (
     "registers=1", '{"registers":1,"registers_mode":"see-themselves"}', 'attention="learned-sink"',
     'attention="gated"', 'attention="sigmoid"',
@@ -79,6 +84,13 @@ def main(out: Path, *, quick: bool) -> None:
         rule = f"--rule top-k:1 --control random {AT_STEP}"
         kept(f"ablate {models} --task chain-writing {rule} {stand_in} --limit {limit} --out {out / f'way-{way}'}")
     draw_threshold(out, causal, limit)
+    kept(f"lab --objective joint --out {out / 'joint'} --keep-models{few}")
+    print_shares(findings(read_lab(out / "joint")))
+    joint = sorted((out / "joint" / "models").iterdir())
+    networks = {one: [folder for folder in folders if folder.name.startswith(one)] for one in OBJECTIVES[:2]}
+    for objective, some in {"joint": joint, **networks}.items():
+        print_masks(objective, some, out / "masks", texts=2 if quick else 32)
+    print_written(joint, out, limit)
     print_shares(findings(read_lab(trio)))
     print_motion(folders, out / "traces", prompts=2 if quick else 16)
     for number, name in enumerate(MASKINGS):
@@ -170,6 +182,72 @@ def print_motion(folders: Sequence[Path], traces: Path, prompts: int) -> None:
     for objective, seeds in found.items():
         cells = [told([one[name] for one in seeds]) if name in seeds[0] else "" for name in columns]
         print(f"| {objective} | {' | '.join(cells)} |")
+
+
+def print_masks(objective: str, folders: Sequence[Path], traces: Path, texts: int) -> None:
+    """Networks under several masks: the same texts read, and where they learnt all masks, texts written under each."""
+    held_out = Chains().sample(texts, 32, torch.Generator().manual_seed(11))
+    columns = ("first_received", "sink_1", "received", "first", "same", "value_norm", "key_norm")
+    for write in (False, True) if objective == "joint" else (False,):
+        found: dict[str, list[dict[str, float]]] = {}
+        for folder in folders:
+            for mask, row in compared(folder, held_out, traces, write=write).items():
+                found.setdefault(mask, []).append(row)
+        print(f"\n{objective} {'writes' if write else 'reads'}:\n\n| mask | nats above | {' | '.join(columns)} |")
+        print(f"|---|---|{'---|' * len(columns)}")
+        for mask, rows in found.items():
+            print(f"| {mask} | {_beside(rows, 'above')} | {' | '.join(_beside(rows, name) for name in columns)} |")
+
+
+def print_written(folders: Sequence[Path], out: Path, limit: int) -> None:
+    """What one network writes under each mask, plain and without its first token, in nats under the true chain."""
+    print("\n| mask | plain, no first token, controls |\n|---|---|")
+    for length in BLOCKS:
+        folder = out / f"written-{length}"
+        block = "" if length is None else f" --attention-block-length {length}"
+        how = f"--rule first:1 --control random,equal-mass-at-step {AT_STEP}{block}"
+        kept(f"ablate {' '.join(map(str, folders))} --task chain-writing {how} --limit {limit} --out {folder}")
+        scores: dict[str, list[float]] = {}
+        for cell in read_maskings(folder):
+            scores.setdefault(cell.condition.masked, []).append(cell.outcome.score)
+        print(f"| {length} | {'; '.join(f'{name} {told(some)}' for name, some in scores.items())} |")
+
+
+def compared(folder: Path, texts: torch.Tensor, traces: Path, *, write: bool) -> dict[str, dict[str, float]]:
+    """By mask: nats a symbol of held-out texts above their entropy, and the means of `compare_masks` of texts read or written."""
+    entropy = -float(Chains().log_likelihood(texts).sum()) / texts[:, 1:].numel()
+    found: dict[str, Trace] = {}
+    above: dict[str, float] = {}
+    for length in BLOCKS:
+        model = load_model(folder, dtype="float32", device="cpu", block_length=length)
+        settings = writing_settings(model) if write else Denoising(gen_length=0, steps=0, block_length=None)
+        prompts = [Prompt(f"t{n}", row[: PROMPT if write else None]) for n, row in enumerate(texts.tolist())]
+        path = traces / f"{folder.name}-{length}-{'wrote' if write else 'read'}.zarr"
+        recording = Recording(kinds=True, norms=True, by_group=None)
+        trace = record(model, prompts, settings, out=path, overwrite=True, recording=recording, batch_size=len(prompts))
+        found[mask_name(trace[0])] = trace
+        if not write:
+            rows = texts.tolist()
+            values = [log_likelihood(model, row[:1], row[1:], mc_num=32, batch_size=32).value for row in rows]
+            above[mask_name(trace[0])] = -sum(values) / texts[:, 1:].numel() - entropy
+    masks = compare_masks(found)
+    rows = {label: masks.sel(mask=label).drop_dims("position").mean() for label in found}
+    return {
+        label: {**{str(name): float(value) for name, value in row.items()}, "above": above.get(label, nan)}
+        for label, row in rows.items()
+    }
+
+
+def _beside(rows: Sequence[Mapping[str, float]], name: str) -> str:
+    """Mean over seeds, from lowest to highest, and chance where it is known."""
+    values = [row[name] for row in rows]
+    if any(value != value for value in values):
+        return ""
+    chances = [
+        row[f"{name}_{kind}"] for kind in ("random", "sharp", "chance") for row in rows[:1] if f"{name}_{kind}" in row
+    ]
+    chance = f"; chance {' to '.join(dict.fromkeys(f'{one:.2f}' for one in chances))}" if chances else ""
+    return told(values) + chance
 
 
 def watched(folder: Path, trace: Path, prompts: int) -> SinkReport:
