@@ -90,7 +90,7 @@ def main(out: Path, *, quick: bool) -> None:
     networks = {one: [folder for folder in folders if folder.name.startswith(one)] for one in OBJECTIVES[:2]}
     for objective, some in {"joint": joint, **networks}.items():
         print_masks(objective, some, out / "masks", texts=2 if quick else 32)
-    print_written(joint, out, limit)
+    print_written(joint, out, min(limit, 50))
     print_shares(findings(read_lab(trio)))
     print_motion(folders, out / "traces", prompts=2 if quick else 16)
     for number, name in enumerate(MASKINGS):
@@ -218,7 +218,9 @@ def compared(folder: Path, texts: torch.Tensor, traces: Path, *, write: bool) ->
     entropy = -float(Chains().log_likelihood(texts).sum()) / texts[:, 1:].numel()
     found: dict[str, Trace] = {}
     above: dict[str, float] = {}
-    for length in BLOCKS:
+    # A network of next tokens sees a whole text only as one block of it.
+    whole = texts.shape[1] if folder.name.startswith("next-token") else None
+    for length in [one or whole for one in BLOCKS]:
         model = load_model(folder, dtype="float32", device="cpu", block_length=length)
         settings = writing_settings(model) if write else Denoising(gen_length=0, steps=0, block_length=None)
         prompts = [Prompt(f"t{n}", row[: PROMPT if write else None]) for n, row in enumerate(texts.tolist())]
@@ -243,9 +245,8 @@ def _beside(rows: Sequence[Mapping[str, float]], name: str) -> str:
     values = [row[name] for row in rows]
     if any(value != value for value in values):
         return ""
-    chances = [
-        row[f"{name}_{kind}"] for kind in ("random", "sharp", "chance") for row in rows[:1] if f"{name}_{kind}" in row
-    ]
+    known = [f"{name}_{kind}" for kind in ("random", "sharp", "chance")]
+    chances = [rows[0][one] for one in known if one in rows[0]]
     chance = f"; chance {' to '.join(dict.fromkeys(f'{one:.2f}' for one in chances))}" if chances else ""
     return told(values) + chance
 

@@ -319,12 +319,12 @@ def _check_blockwise(model: Model, blocks: Blockwise, settings: Denoising, masks
             f"{name} attends in blocks of {length}, block_length is {settings.block_length}; leave it out, or load the "
             f"model with block_length={settings.block_length}"
         )
-    if (settings.gen_length == 0 and not settings.reads) or masks_given:
+    if settings.reads:
+        return
+    if settings.gen_length == 0 or masks_given:
         raise UserError(
             f"{name} is block-causal and fills the masks after a prompt alone; set gen_length, give no mask"
         )
-    if settings.reads:
-        return
     if settings.cache == "dual":
         raise UserError(f"{name} is block-causal: no key lies after a block; use cache='prefix' or 'blocks'")
     if settings.cache != "blocks" and blocks.causal_context:
