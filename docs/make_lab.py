@@ -90,6 +90,8 @@ def main(out: Path, *, quick: bool) -> None:
     networks = {one: [folder for folder in folders if folder.name.startswith(one)] for one in OBJECTIVES[:2]}
     for objective, some in {"joint": joint, **networks}.items():
         print_masks(objective, some, out / "masks", texts=2 if quick else 32)
+    read = " ".join(str(out / "masks" / f"{joint[0].name}-{length}-read.zarr") for length in BLOCKS)
+    sinkscope(f"figures {read} --only masks --format svg --out docs/figures/lab --overwrite")
     print_written(joint, out, min(limit, 50))
     print_shares(findings(read_lab(trio)))
     print_motion(folders, out / "traces", prompts=2 if quick else 16)
@@ -214,7 +216,7 @@ def print_written(folders: Sequence[Path], out: Path, limit: int) -> None:
 
 
 def compared(folder: Path, texts: torch.Tensor, traces: Path, *, write: bool) -> dict[str, dict[str, float]]:
-    """By mask: nats a symbol of held-out texts above their entropy, and the means of `compare_masks` of texts read or written."""
+    """By mask: nats a symbol of held-out texts above their entropy, and the means of `compare_masks`."""
     entropy = -float(Chains().log_likelihood(texts).sum()) / texts[:, 1:].numel()
     found: dict[str, Trace] = {}
     above: dict[str, float] = {}

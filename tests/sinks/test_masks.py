@@ -74,7 +74,8 @@ def test_what_is_compared_is_what_eager_attention_under_that_mask_gives(traces: 
     received = np.stack([np.nanmax(one["alpha"], -1) for one in every])
     first = np.stack([one["alpha"][..., 0] for one in every])
     wanted = {
-        "first": top == 0, "first_received": first, "sink_1": first > 0.3, "received": received, "strong": received > 0.3,
+        "first": top == 0, "first_received": first, "sink_1": first > 0.3, "received": received,
+        "strong": received > 0.3,
         **{
             f"{name}_norm": np.stack(
                 [np.take_along_axis(one[part], at[..., None], -1)[..., 0] / np.median(one[part], -1)
