@@ -9,6 +9,7 @@ two recipes for a few steps, to see that the script runs.
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
+from dataclasses import replace
 from io import StringIO
 from math import nan
 from pathlib import Path
@@ -23,12 +24,12 @@ from sinkscope.evaluation.chain_measures import PROMPT, writing_settings
 from sinkscope.experiments.eviction import read_evictions
 from sinkscope.experiments.masking import KeysCell, read_maskings
 from sinkscope.experiments.points import Spread
-from sinkscope.families import load_model
+from sinkscope.families import Blockwise, load_model
 from sinkscope.files import write_whole
 from sinkscope.lab.studies import Finding, findings, labels, read_lab
 from sinkscope.language.chains import CHAIN_WORDS, Chains
 from sinkscope.sinks import Excess, SinkReport, compare_masks, mask_name, summarise, table_rows
-from sinkscope.trace import Prompt, Recording, Trace, record
+from sinkscope.trace import Prompt, Recording, Trace, open_trace, record
 
 OBJECTIVES = ("next-token", "masked-diffusion", "adapted")
 TASKS = "chain-writing,back-copy,recall"
@@ -88,8 +89,9 @@ def main(out: Path, *, quick: bool) -> None:
     print_shares(findings(read_lab(out / "joint")))
     joint = sorted((out / "joint" / "models").iterdir())
     networks = {one: [folder for folder in folders if folder.name.startswith(one)] for one in OBJECTIVES[:2]}
-    for objective, some in {"joint": joint, **networks}.items():
-        print_masks(objective, some, out / "masks", texts=2 if quick else 32)
+    for objective, trained in {"joint": joint, **networks}.items():
+        print_masks(objective, trained, out / "masks", texts=2 if quick else 32)
+    print_layers(joint, out / "masks", texts=2 if quick else 32)
     read = " ".join(str(out / "masks" / f"{joint[0].name}-{length}-read.zarr") for length in BLOCKS)
     sinkscope(f"figures {read} --only masks --format svg --out docs/figures/lab --overwrite")
     print_written(joint, out, min(limit, 50))
@@ -231,8 +233,7 @@ def compared(folder: Path, texts: torch.Tensor, traces: Path, *, write: bool) ->
         trace = record(model, prompts, settings, out=path, overwrite=True, recording=recording, batch_size=len(prompts))
         found[mask_name(trace[0])] = trace
         if not write:
-            rows = texts.tolist()
-            values = [log_likelihood(model, row[:1], row[1:], mc_num=32, batch_size=32).value for row in rows]
+            values = [log_likelihood(model, row[:1], row[1:], mc_num=32, batch_size=32).value for row in texts.tolist()]
             above[mask_name(trace[0])] = -sum(values) / texts[:, 1:].numel() - entropy
     masks = compare_masks(found)
     rows = {label: masks.sel(mask=label).drop_dims("position").mean() for label in found}
@@ -240,6 +241,33 @@ def compared(folder: Path, texts: torch.Tensor, traces: Path, *, write: bool) ->
         label: {**{str(name): float(value) for name, value in row.items()}, "above": above.get(label, nan)}
         for label, row in rows.items()
     }
+
+
+def print_layers(folders: Sequence[Path], traces: Path, texts: int) -> None:
+    """What the first token receives by layer, also where it alone can't see others and all else sees everything."""
+    held_out = Chains().sample(texts, 32, torch.Generator().manual_seed(11)).tolist()
+    found: dict[str, list[list[float]]] = {}
+    for folder in folders:
+        loaded = load_model(folder, dtype="float32", device="cpu", block_length=31)
+        # Blocks of 31 tokens before the 32nd: the first token is left over, a block of its own.
+        alone = replace(loaded, family=replace(loaded.family, blocks=Blockwise(length=31, from_prompt=True)))
+        read = Denoising(gen_length=0, steps=0, block_length=None)
+        path, recording = traces / f"{folder.name}-alone-read.zarr", Recording(by_group=None)
+        record(alone, held_out, read, out=path, overwrite=True, recording=recording, batch_size=texts)
+        masks = compare_masks(
+            {str(one): open_trace(traces / f"{folder.name}-{one}-read.zarr") for one in (*BLOCKS, "alone")}
+        )
+        for label in masks["mask"].values:
+            one = masks.sel(mask=label)
+            chances = [float(one[f"first_received_{kind}"]) for kind in ("random", "sharp")]
+            found.setdefault(label, []).append([*one["first_received"].values.tolist(), *chances])
+    layers = len(next(iter(found.values()))[0]) - 2
+    print(f"\n| mask | {' | '.join(f'layer {number}' for number in range(layers))} | chance |")
+    print(f"|---|{'---|' * (layers + 1)}")
+    for label, rows in found.items():
+        cells = [told([row[number] for row in rows]) for number in range(layers)]
+        chance = " to ".join(dict.fromkeys(f"{one:.2f}" for one in sorted(rows[0][layers:])))
+        print(f"| {label} | {' | '.join(cells)} | {chance} |")
 
 
 def _beside(rows: Sequence[Mapping[str, float]], name: str) -> str:

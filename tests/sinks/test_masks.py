@@ -57,7 +57,8 @@ def by_hand(model: Model, tokens: list[int], length: int | None) -> dict[str, np
     with torch.no_grad():
         maps = network(torch.tensor([tokens]), attention_mask=additive, output_attentions=True).attentions
     norms = {
-        name: torch.stack(some)[:, 0].unflatten(-1, (4, 16)).norm(dim=-1).mT.numpy() for name, some in made.items()
+        name: torch.stack(some)[:, 0].reshape(3, len(tokens), 4, 16).norm(dim=-1).mT.numpy()
+        for name, some in made.items()
     }
     alpha = torch.stack(maps)[:, 0].sum(-2).numpy() / sees.sum(0).numpy()
     alpha[..., 4 * sees.sum(0).numpy() <= len(tokens)] = np.nan
@@ -113,12 +114,8 @@ def test_masks_are_named_and_chance_is_that_of_the_mask(traces: list[Path], tmp_
 
 
 def test_texts_of_ones_own_are_not_the_same(traces: list[Path], tmp_path: Path) -> None:
-    wrote = record(
-        joint(5),
-        [row[:6] for row in texts()],
-        Denoising(**{**joint(5).family.default_decoding, "gen_length": 9}),
-        out=tmp_path / "wrote.zarr",
-    )  # type: ignore[arg-type]
+    settings = Denoising(gen_length=9, block_length=None, steps=None, cache="blocks")
+    wrote = record(joint(5), [row[:6] for row in texts()], settings, out=tmp_path / "wrote.zarr")
     found = compare_masks({"read": open_trace(traces[0]), "wrote": wrote})
     assert bool((found["same"].sel(mask="read") == 1).all())
     assert bool(found["same"].sel(mask="wrote").isnull().all())
@@ -172,7 +169,7 @@ def test_a_text_that_was_read_is_as_it_was(traces: list[Path]) -> None:
     prompts = read_prompts(traces[1])
     assert [one.id for one in prompts] == ["0", "1", "2"]
     assert prompts[0].content == sample["sequence"].values.tolist()
-    again = generate(joint(5), [prompts[0].content, prompts[2].content], READ)  # type: ignore[list-item]
+    again = generate(joint(5), [prompts[0].content, prompts[2].content], READ)
     assert again.sequences.tolist() == [prompts[0].content, prompts[2].content] and again.forward_passes == 1
 
 

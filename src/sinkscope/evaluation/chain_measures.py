@@ -192,8 +192,9 @@ def writing_settings(model: Model) -> Settings:
     if isinstance(default_settings(model), Decoding):
         return Decoding(max_new_tokens=WRITTEN, temperature=1.0)
     if model.family.blocks is not None:  # the last block may be written beyond what is asked
-        sampled = {"confidence": "random", "temperature": 1.0, "cache": "blocks"}
-        return Denoising(gen_length=WRITTEN, block_length=None, steps=None, **sampled)
+        return Denoising(
+            gen_length=WRITTEN, block_length=None, steps=None, confidence="random", temperature=1.0, cache="blocks"
+        )
     return Denoising(gen_length=WRITTEN, block_length=WRITTEN, steps=None, confidence="random", temperature=1.0)
 
 

@@ -89,7 +89,8 @@ def compare_masks(traces: Mapping[str, Iterable[xr.Dataset]]) -> xr.Dataset:
         found[label] = texts
     first = next(iter(found.values()))
     rows = [_measured(texts, first) for texts in found.values()]
-    return xr.concat(rows, dim=xr.IndexVariable("mask", [*found]), join="outer")
+    masks: xr.Dataset = xr.concat(rows, dim="mask", join="outer")
+    return masks.assign_coords(mask=[*found])
 
 
 class _Text:

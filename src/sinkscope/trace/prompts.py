@@ -57,9 +57,12 @@ def read_prompts(path: str | Path, stdin: IO[bytes] | None = None) -> list[Promp
     """
     if str(path) == "-":
         return _read_lines(sys.stdin.buffer if stdin is None else stdin, "standard input")
-    if Path(path, "zarr.json").exists():
+    refused = f"can't read the prompts {shortened(str(path))}"
+    with refusing(refused):
+        is_trace = Path(path, "zarr.json").exists()
+    if is_trace:
         return _texts_of(open_trace(path))
-    with refusing(f"can't read the prompts {shortened(str(path))}"), os.fdopen(_open(Path(path)), "rb") as lines:
+    with refusing(refused), os.fdopen(_open(Path(path)), "rb") as lines:
         return _read_lines(lines, shortened(str(path)))
 
 

@@ -53,8 +53,8 @@ def mask_panels(inputs: Inputs) -> Figure:
 
 
 def _by_mask(ax: Axes, found: xr.Dataset, labels: Sequence[str], name: str) -> None:
-    places, ends = range(len(labels)), [found[f"{name}_{kind}"].values for kind in CHANCES]
-    ax.fill_between(places, *ends, color=style.SOFT, alpha=0.5, linewidth=0, label="chance")
+    places, (one, other) = range(len(labels)), (found[f"{name}_{kind}"].values for kind in CHANCES)
+    ax.fill_between(places, one, other, color=style.SOFT, alpha=0.5, linewidth=0, label="chance")
     ax.plot(places, found[name].mean("layer"), color=style.INK, marker="o")
     ax.set_xticks(places, list(map(printable, labels)), rotation=30, ha="right")
     ax.set_xlim(-0.3, len(labels) - 0.7)
