@@ -99,7 +99,7 @@ def test_adapters_are_refused(cache: Path, fixtures: Path, tmp_path: Path) -> No
         ("someone/other", "the hub cannot be reached"),
         (
             "rxnmaper",
-            r"not a packaged model \(twin-ar, twin-dlm, .*chain-adapted, smollm2-135m, rxnmapper\)",
+            r"not a packaged model \(twin-ar, twin-dlm, .*chain-adapted, chain-joint, smollm2-135m, rxnmapper\)",
         ),
         ("some one/bad name", "possible name on the hub"),
         ("/no/folder", "no such folder"),

@@ -57,7 +57,7 @@ SINK_TABLES = (
 NORM_TABLES = ("overview", "correlation", "heads", "phases", "loss", "overlap", "stability")
 AMONG = ("all", "outside-block", "tokens")
 
-LAB_OBJECTIVES = ("next-token", "masked-diffusion", "adapted")
+LAB_OBJECTIVES = ("next-token", "masked-diffusion", "adapted", "joint")
 LAB_STUDIES = ("default", "data", "length", "optimisation", "network", "mitigation")
 CONTROLS = filed("interventions/controls")
 DETECT = ("previous", "same")

@@ -121,9 +121,9 @@ class DecodingOptions(OptionGroup):
 
     panel: ClassVar[str] = "How to generate"
 
-    gen_length: Annotated[int | None, typer.Option(help="Masks to append; 0 fills the masks of the prompt.")] = None
+    gen_length: Annotated[int | None, typer.Option(help="Masks to append; 0 fills those of the prompt.")] = None
     block_length: Annotated[int | None, typer.Option(help="Length of a block.")] = None
-    steps: Annotated[int | None, typer.Option(help="Denoising steps over all blocks.")] = None
+    steps: Annotated[int | None, typer.Option(help="Denoising steps over all blocks; 0 only reads.")] = None
     schedule: Annotated[str | None, typer.Option(help=f"{', '.join(SCHEDULES)}: LLaDA, SDAR, dllm, Dream.")] = None
     confidence: Annotated[str | None, typer.Option(help=f"{', '.join(CONFIDENCE)}.")] = None
     threshold: Annotated[float | None, typer.Option(help="Commit all positions at least this confident.")] = None
@@ -177,6 +177,8 @@ class DecodingOptions(OptionGroup):
                 values["steps"] = None
             if "block_length" not in given and values["block_length"] is not None and values["gen_length"] > 0:
                 values["block_length"] = min(values["block_length"], values["gen_length"])
+            if values["gen_length"] == 0 and "cache" not in given:
+                values["cache"] = None
         return Denoising(**values)
 
 
@@ -188,7 +190,10 @@ class PromptOptions(OptionGroup):
 
     prompt: Annotated[str | None, typer.Option(help="One prompt.")] = None
     prompts: Annotated[
-        str | None, typer.Option(metavar="FILE", help="JSON lines with id and prompt or messages; - reads stdin.")
+        str | None,
+        typer.Option(
+            metavar="FILE", help="JSON lines with id and prompt or messages; - reads stdin; a trace: its texts."
+        ),
     ] = None
     chat: Annotated[
         bool, typer.Option("--chat", help="Put text prompts into the model's chat template, as a user's turn.")

@@ -71,7 +71,7 @@ def new_tokens(model: Model, settings: Denoising, prompts: Iterable[int]) -> int
     """Columns after prompts of these lengths: a block that is counted from the text's first token is generated
     whole."""
     blocks, longest = model.family.blocks, max(prompts)
-    if blocks is None or blocks.from_prompt:
+    if blocks is None or blocks.from_prompt or settings.gen_length == 0:
         return settings.gen_length
     return -(-(longest + settings.gen_length) // blocks.length) * blocks.length - longest
 

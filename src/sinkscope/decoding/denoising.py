@@ -80,6 +80,9 @@ class _Denoising:
     @torch.no_grad()
     def steps(self) -> Iterator[Step]:
         """All steps, block after block."""
+        if self._settings.reads:
+            yield self._read_whole()
+            return
         for number in range(self._lines.count):
             block = self._begin(number)
             if self._kept is not None and block.bounds[0] > 0:
@@ -150,6 +153,17 @@ class _Denoising:
         first = self._filling.open(block.number) & self._filling.at(block.bounds[0]) & seeds
         fed = (kept.get_seq_length(), block.bounds[0])
         return self._pass(block, fed, first, self._filling.going, all_of_them=True, finished=True)
+
+    def _read_whole(self) -> Step:
+        """The one pass over a finished text."""
+        width, rows = self._lines.width, len(self._filling.tokens)
+        nothing = torch.zeros_like(self._filling.generated)
+        none = [0] * rows
+        block = Block(
+            number=0, bounds=(0, width), fed=(0, width), steps=none, passes=none, masks=none, held_back=none, cache=None
+        )
+        going = self._filling.going
+        return self._pass(block, block.fed, nothing, going, all_of_them=True, finished=True)
 
     def _advance(self, block: Block) -> Step:
         """One denoising pass and its commits."""

@@ -180,7 +180,12 @@ def _check_denoising(run: Run, settings: Denoising, encoded: Sequence[Sequence[i
         _check_whole_canvas(model, settings)
     else:
         _check_blockwise(model, model.family.blocks, settings, any(holds_masks), len(encoded))
-    if new == 0 and not all(holds_masks):
+    if settings.reads and any(holds_masks):
+        which = which_prompt(holds_masks.index(True), encoded)
+        raise UserError(
+            f"{which} holds {mask_text(model)}, and gen_length=0 with steps=0 reads it; set steps to fill it"
+        )
+    if new == 0 and not (settings.reads or all(holds_masks)):
         which = which_prompt(holds_masks.index(False), encoded)
         raise UserError(f"{which} holds no mask to fill; write {mask_text(model)} in it, or set gen_length")
     if settings.cache is not None:
@@ -222,6 +227,8 @@ def _check_blockwise(model: Model, blocks: Blockwise, settings: Denoising, masks
             f"{name} attends in blocks of {length}, block_length is {settings.block_length}; leave it out, or load the "
             f"model with block_length={settings.block_length}"
         )
+    if settings.reads:
+        return
     if settings.gen_length == 0 or masks_given:
         raise UserError(
             f"{name} is block-causal and fills the masks after a prompt alone; set gen_length, give no mask"
@@ -238,6 +245,11 @@ def _check_blockwise(model: Model, blocks: Blockwise, settings: Denoising, masks
             f"{name} makes the keys of a finished block in a causal pass of its own: use cache='blocks', without "
             "dropping keys"
         )
+    if settings.cache not in ("blocks", "dual") and blocks.seeded and not model.family.logit_shift:
+        raise UserError(
+            f"{name} takes a block's first token from the pass that reads what stands before: use cache='blocks', "
+            "without dropping keys"
+        )
 
 
 def _fewest_keys(run: Run, settings: Denoising, prompts: Sequence[int]) -> int:
@@ -247,7 +259,7 @@ def _fewest_keys(run: Run, settings: Denoising, prompts: Sequence[int]) -> int:
     if compression is None and model.family.blocks is None:
         return min(prompts) + settings.new_tokens
     if compression is None:
-        return min(min(prompts), settings.gen_length)  # of the first pass
+        return min(prompts) if settings.reads else min(min(prompts), settings.gen_length)  # of the first pass
     prefix_of(compression)
     if not model.family.has_cache:
         raise UserError(

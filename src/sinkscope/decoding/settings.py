@@ -24,7 +24,8 @@ MOST_GUIDANCE = 1e4
 class Denoising:
     """Decoding of a masked diffusion model, or of any masked language model.
 
-    gen_length: masks appended to the prompt; 0 fills the masks that the prompt holds.
+    gen_length: masks appended to the prompt; 0 fills the masks that the prompt holds, or with steps=0 reads a finished
+        text in one pass, which commits nothing: the same text can so be watched under several masks.
     block_length: blocks are finished from left to right; None takes the model's own, which is the whole generation
         where the model sees all of it. Block-causal models have no other.
     steps: denoising steps, divided evenly over the blocks; None takes as many as there are masks, with "blocks" one
@@ -88,7 +89,7 @@ class Denoising:
             _at_least("block_length", self.block_length, 1)
             _divides("gen_length", self.gen_length, "block_length", self.block_length)
         if self.steps is not None:
-            _at_least("steps", self.steps, 1)
+            _at_least("steps", self.steps, 0 if self.gen_length == 0 else 1)
             _divides("steps", self.steps, "the number of blocks", self.blocks)
         if self.threshold is not None:
             _in_range("threshold", self.threshold, 0.0, 1.0)
@@ -107,6 +108,11 @@ class Denoising:
         return self.gen_length // self.block_length
 
     @property
+    def reads(self) -> bool:
+        """Whether a finished text is read, and nothing is generated."""
+        return self.gen_length == 0 and self.steps == 0
+
+    @property
     def new_tokens(self) -> int:
         """Tokens that are generated after a prompt."""
         return self.gen_length
@@ -117,6 +123,8 @@ class Denoising:
         A pass follows the schedule's steps or commits something in each row that has masks left; a cached block makes
         at least two passes.
         """
+        if self.reads:
+            return 1
         least = 1 if self.cache is None else 2
         appended = self.blocks * max(least, self.gen_length // self.blocks) if self.gen_length else 0
         return max(appended + masks, self.steps or 0)

@@ -34,6 +34,8 @@ def run_attributes(run: Run, recording: dict[str, Any], prompts: str) -> dict[st
             "bidirectional": family.bidirectional,
             "logit_shift": family.logit_shift,
             "block_length": None if family.blocks is None else family.blocks.length,
+            "blocks_from_prompt": family.blocks is not None and family.blocks.from_prompt,
+            "causal_context": family.blocks is not None and family.blocks.causal_context,
             "mask_token_id": family.mask_token_id,
             "special_ids": list(family.special_ids),
             "layers": model.shape.layers,
