@@ -74,7 +74,7 @@ def test_the_wheel_works_where_nothing_of_the_clone_is(built: Path, tmp_path: Pa
     assert page.lower() == "<!doctype html>"
     assert models == {
         "twin-ar": "twin", "twin-dlm": "twin", "twin-adapted": "twin",
-        "chain-ar": "twin", "chain-dlm": "twin", "chain-adapted": "twin",
+        "chain-ar": "twin", "chain-dlm": "twin", "chain-adapted": "twin", "chain-joint": "twin",
     }  # fmt: skip
 
 

@@ -15,7 +15,6 @@ from sinkscope.attention.cutting import Cut, attend, cutting
 from sinkscope.attention.function import attention_forward
 from sinkscope.attention.kernels import KERNELS, Attention, chunked_output
 from sinkscope.attention.statistics import LayerAccumulator, query_weights
-from sinkscope.errors import UserError
 
 HEADS, QUERIES, KEYS = 6, 37, 53
 
@@ -234,8 +233,44 @@ def test_layers_of_several_shapes_keep_what_each_has() -> None:
             assert bool(seen.entropy[layer, :, there:].isnan().all())
             assert bool((seen.outputs.top[layer, :, there:] == -1).all())
         if min(heads) < 6:
-            with watch(network, Collect(map_layers=(1,), map_heads=(5,))), pytest.raises(UserError, match="no head 5"):
+            network.set_attn_implementation("sdpa")
+            with watch(network, Collect(map_layers=(0, 1), map_heads=(5, 1))) as watched:
                 network(tokens)
+            for layer in (0, 1):
+                kept = watched.last.maps[layer]
+                torch.testing.assert_close(kept[:, 1], maps[layer][:, 1], atol=1e-5, rtol=0)
+                assert bool(kept[:, 0].isnan().all()) == (layer == 1)
+            torch.testing.assert_close(watched.last.maps[0][:, 0], maps[0][:, 5], atol=1e-5, rtol=0)
+
+
+def test_layers_that_see_the_last_tokens_alone() -> None:
+    """Gemma 4's layers that share keys leave out the tokens whose logits nobody wants: means are over the others."""
+    own: dict[str, Any] = {
+        "num_kv_shared_layers": 2, "global_head_dim": 20, "hidden_size_per_layer_input": 8,
+        "vocab_size_per_layer_input": 101, "layer_types": ["sliding_attention", "full_attention"] * 2,
+    }  # fmt: skip
+    config = transformers.Gemma4TextConfig(**SMALL, **own)
+    network: Any = transformers.Gemma4ForCausalLM(config)
+    network.train(False)
+    network.requires_grad_(False)
+    tokens = torch.randint(3, 101, (2, 13))
+    network.set_attn_implementation("eager")
+    eager = network(tokens, output_attentions=True)
+    network.set_attn_implementation("sdpa")
+    for wanted in (1, 3):
+        network.set_attn_implementation("sinkscope")
+        unwatched = network(tokens, logits_to_keep=wanted).logits
+        with watch(network, Collect(entropy=True)) as watched:
+            logits = network(tokens, logits_to_keep=wanted).logits
+        for one in (unwatched, logits):
+            torch.testing.assert_close(one, eager.logits[:, -wanted:], atol=1e-4, rtol=1e-3)
+        assert watched.last.entropy is not None
+        for layer, maps in enumerate(eager.attentions):
+            rows = maps if layer < 2 else maps[:, :, -wanted:]
+            torch.testing.assert_close(watched.received[layer], rows.mean(2), atol=1e-5, rtol=0)
+            entropy = torch.special.entr(rows).sum(-1)
+            torch.testing.assert_close(watched.last.entropy[layer, ..., -rows.shape[2] :], entropy, atol=1e-4, rtol=0)
+            assert bool(watched.last.entropy[layer, ..., : 13 - rows.shape[2]].isnan().all())
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

@@ -37,6 +37,8 @@ export interface SampleSpec {
   positions: number;
   layer_numbers: number[];
   head_numbers: number[];
+  /** How many heads each layer has, where not all have as many. */
+  layer_heads: number[] | null;
   groups: string[];
   tokens: Record<string, string> | null;
   intervention: unknown;

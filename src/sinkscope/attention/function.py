@@ -57,6 +57,9 @@ def attention_forward(
         attention_mask = layer.gather_mask(attention_mask, query.shape[2])
         if position_bias is not None and layer.index is not None:
             position_bias = layer.index.gather(position_bias)
+    causal = _is_causal(module, query, attention_mask, is_causal)
+    if causal and query.shape[2] < key.shape[2]:  # of the last tokens alone; SDPA would take them for the first
+        attention_mask, causal = _of_last(query, key), False
     wants_map, softcap, learned_sink = (kwargs.pop(name, None) for name in ("output_attentions", "softcap", "s_aux"))
     _refuse_foreign(module, kwargs)
     attention = Attention(
@@ -64,7 +67,7 @@ def attention_forward(
         key=key,
         value=value,
         mask=attention_mask,
-        causal=_is_causal(module, query, attention_mask, is_causal),
+        causal=causal,
         scale=scaling or query.shape[-1] ** -0.5,
         index=None if layer is None else layer.index,
         softcap=softcap,
@@ -146,6 +149,16 @@ def _is_causal(module: torch.nn.Module, query: torch.Tensor, mask: torch.Tensor 
     """Whether SDPA would apply its own causal mask: the same rule as in transformers' SDPA function."""
     declared = getattr(module, "is_causal", True) if asked is None else asked
     return bool(declared) and mask is None and query.shape[2] > 1
+
+
+def _of_last(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """The causal mask, (1, 1, query, key) boolean, of queries that are the last tokens of those that have keys.
+
+    Gemma 4 leaves out the others in layers that share keys, where only the last logits are wanted.
+    """
+    queries, keys = query.shape[2], key.shape[2]
+    seen = torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril(keys - queries)
+    return seen.view(1, 1, queries, keys)
 
 
 def check_calls(calls: int, layers: int) -> None:

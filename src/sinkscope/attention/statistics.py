@@ -44,6 +44,9 @@ whole.
 current block. `later`: masked positions of blocks to come. Autoregressive models use the first two.
 """
 
+RENOISED_GROUPS = ("prompt", "committed", "kept", "changed", "later")
+"""The same of a model whose noise is random tokens: `kept` hold what they drew in the pass before, `changed` noise."""
+
 NOT_COUNTED = -1
 """The label of a query that belongs to nobody: a row of padding."""
 
@@ -87,8 +90,8 @@ class Collect:
         over the scores.
     outputs: what of each head's output comes through which key, and the output's rank (`attention.outputs`). Costs
         about as much as the attention itself, and more in short texts. Not while keys are masked.
-    map_layers, map_heads: layers and heads whose full map is kept, (query, key); no heads means all heads of those
-        layers.
+    map_layers, map_heads: layers, in the order of their calls, and heads whose full map is kept, (query, key); no heads
+        means all heads of those layers. NaN where a layer has no such head.
     """
 
     groups: bool = False
@@ -101,7 +104,8 @@ class Collect:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerStatistics:
-    """One layer of one pass. Keys are the last positions of the sequence: a sliding cache forgets the first ones."""
+    """One layer of one pass. Keys are the last positions of the sequence: a sliding cache forgets the first ones.
+    Queries are the last of the pass: Gemma 4's layers that share keys may leave out those whose logits nobody wants."""
 
     by_group: torch.Tensor  # (batch, head, group, key): means over each group's queries
     key_norm: torch.Tensor | None  # (batch, kv_head, key)
@@ -145,35 +149,38 @@ def merge_groups(by_group: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
     return torch.einsum("bhgk,bg->bhk", by_group, share.to(by_group.dtype))
 
 
-def stack_layers(layers: Sequence[LayerStatistics], sizes: torch.Tensor, collect: Collect) -> PassStatistics:
+def stack_layers(
+    layers: Sequence[LayerStatistics], sizes_by_layer: Sequence[torch.Tensor], collect: Collect
+) -> PassStatistics:
     """Join the layers of a pass. Keys are padded on the left to the most: forgotten ones are not there (NaN). Heads
     are padded on the right: those that a layer does not have are not there either."""
     device = layers[0].by_group.device
-    sizes = sizes.to(device)
+    sizes = torch.stack([one.to(device) for one in sizes_by_layer])  # (layer, batch, group)
     longest = max(layer.by_group.shape[-1] for layer in layers)
 
     def stacked(parts: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
         known = [part.to(device) for part in parts if part is not None]
         return _joined(known, [longest - part.shape[-1] for part in known]) if known else None
 
-    received = stacked([merge_groups(layer.by_group, sizes.to(layer.by_group.device)) for layer in layers])
+    own = zip(layers, sizes_by_layer, strict=True)
+    received = stacked([merge_groups(layer.by_group, one.to(layer.by_group.device)) for layer, one in own])
     assert received is not None
-    by_groups = collect.groups and sizes.shape[1] == len(GROUPS)
+    by_groups = collect.groups and sizes.shape[2] == len(GROUPS)
     split = stacked([layer.by_group for layer in layers]) if by_groups else None
     no_key = _to_no_key(layers, device)  # (layer, batch, head, group)
     share = sizes / sizes.sum(-1, keepdim=True).clamp(min=1)
     entropies = [layer.entropy.to(device) for layer in layers if layer.entropy is not None]
-    queries = [0] * len(entropies)  # none is forgotten
+    queries = max((one.shape[-1] for one in entropies), default=0)
     return PassStatistics(
         received=received,
-        queries=sizes,
+        queries=sizes[0],
         finite=torch.stack([layer.finite.to(device) for layer in layers]),
         by_group=None if split is None else split.transpose(2, 3),
-        no_key=None if no_key is None else torch.einsum("lbhg,bg->lbh", no_key, share.to(no_key.dtype)),
+        no_key=None if no_key is None else torch.einsum("lbhg,lbg->lbh", no_key, share.to(no_key.dtype)),
         no_key_by_group=no_key.transpose(2, 3) if by_groups and no_key is not None else None,
         key_norm=stacked([layer.key_norm for layer in layers]),
         value_norm=stacked([layer.value_norm for layer in layers]),
-        entropy=_joined(entropies, queries) if entropies else None,
+        entropy=_joined(entropies, [queries - one.shape[-1] for one in entropies]) if entropies else None,
         outputs=_stacked_outputs([layer.outputs for layer in layers if layer.outputs is not None], longest, device),
         maps={index: layer.attention for index, layer in enumerate(layers) if layer.attention is not None},
     )
@@ -237,10 +244,9 @@ class LayerAccumulator:
         self._no_key = torch.zeros_like(self._sums[..., 0]) if learned else None  # (batch, head, group)
         self._map: torch.Tensor | None = None
         if layer in collect.map_layers:
-            self._heads = list(collect.map_heads) or list(range(heads))
-            if max(self._heads) >= heads:
-                raise UserError(f"no head {max(self._heads)} in layer {layer}: it has heads 0 to {heads - 1}")
-            self._map = torch.zeros(batch, len(self._heads), queries, keys, device=device, dtype=exact)
+            named = torch.tensor(collect.map_heads or range(heads), device=device)
+            self._heads, self._absent = named.clamp(max=heads - 1), named >= heads
+            self._map = torch.zeros(batch, len(named), queries, keys, device=device, dtype=exact)
 
     def add(self, start: int, stop: int, probabilities: torch.Tensor, no_key: torch.Tensor | None = None) -> None:
         """Take rows start:stop, (batch, head, rows, key); fewer keys than in all means that the rest was not seen.
@@ -275,7 +281,10 @@ class LayerAccumulator:
             no_key=self._no_key,
         )
         index = self._attention.index
-        return statistics if index is None else self._by_column(statistics, index)
+        statistics = statistics if index is None else self._by_column(statistics, index)
+        if statistics.attention is not None:
+            statistics.attention[:, self._absent] = torch.nan
+        return statistics
 
     def _outputs(self, counted: torch.Tensor) -> HeadOutputs:
         """Where the heads' outputs come from; counted (batch, query)."""
@@ -321,39 +330,40 @@ class Pass:
     def begin(self, collect: Collect, padding_mask: torch.Tensor | None) -> None:
         """Start a pass. `padding_mask`: (batch, key), zero where the key is padding, or None."""
         self._layers: list[LayerStatistics] = []
+        self._sizes: list[torch.Tensor] = []  # (batch, group) of each layer begun
         self._collect = collect
         self._padding = padding_mask
-        self._weights: torch.Tensor | None = None
-        self._sizes: torch.Tensor | None = None
+        self._weighed: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by number of queries
 
     def begin_layer(self, attention: Attention) -> LayerAccumulator:
         """An accumulator for the next layer."""
-        if self._weights is None:
-            self._weights, self._sizes = self._weigh(attention)
-        return LayerAccumulator(attention, len(self._layers), self._collect, self._weights)
+        queries = attention.query.shape[2]
+        if queries not in self._weighed:
+            self._weighed[queries] = self._weigh(attention)
+        weights, sizes = self._weighed[queries]
+        self._sizes.append(sizes)
+        return LayerAccumulator(attention, len(self._layers), self._collect, weights)
 
     def end_layer(self, accumulator: LayerAccumulator) -> None:
         self._layers.append(accumulator.finish())
 
     def received_now(self) -> torch.Tensor:
         """What the layer just ended received, (batch, head, column): sums over the queries that count."""
-        assert self._sizes is not None
         latest = self._layers[-1].by_group
-        sizes = self._sizes.to(latest.device)
+        sizes = self._sizes[-1].to(latest.device)
         return merge_groups(latest, sizes) * sizes.sum(-1).view(-1, 1, 1).to(latest)
 
     def finish(self) -> PassStatistics | None:
         """The statistics of the pass, or None where no attention came by."""
         layers, self._layers = self._layers, []
-        if not layers or self._sizes is None:
-            return None
-        return stack_layers(layers, self._sizes, self._collect)
+        return stack_layers(layers, self._sizes, self._collect) if layers else None
 
     def _weigh(self, attention: Attention) -> tuple[torch.Tensor, torch.Tensor]:
         """Weights and sizes of the groups of queries; one group where nothing is labelled or no split is wanted."""
         batch, _, queries, _ = attention.query.shape
         labels = current_labels()
         if labels is not None:
+            labels = labels[:, -queries:] if self._layers else labels
             check_labels(labels, batch, queries)
             if self._collect.groups:
                 return query_weights(labels, len(GROUPS))

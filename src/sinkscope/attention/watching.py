@@ -27,7 +27,7 @@ from sinkscope.attention.function import NAME, observed
 from sinkscope.attention.kernels import KERNELS, default_kernel
 from sinkscope.attention.statistics import Collect, Pass, PassStatistics
 from sinkscope.errors import UserError
-from sinkscope.families import Model, Shape, shape_of
+from sinkscope.families import Model, shape_of
 
 
 class Watched:
@@ -53,7 +53,7 @@ class Watched:
     @collect.setter
     def collect(self, collect: Collect) -> None:
         if self._shape is not None:
-            _check_maps(self._shape, collect)
+            _check_maps("this model", self._shape.layers, self._shape.heads, collect)
         self._collect = collect
 
     @property
@@ -95,9 +95,8 @@ class Watched:
                 "use a model class that supports attn_implementation='sdpa'"
             )
         calls = len(statistics.received)
-        absent = [layer for layer in self._collect.map_layers if layer >= calls]
-        if self._shape is None and absent:
-            raise UserError(f"no layer {absent[0]}: this module has layers 0 to {calls - 1}")
+        if self._shape is None:
+            _check_maps("this module", calls, statistics.received.shape[2], self._collect)
         if self._shape is not None and calls > self._shape.layers:
             raise UserError(
                 f"{name} computed attention {calls} times in one pass and has {self._shape.layers} layers: several "
@@ -139,8 +138,10 @@ def watch(
     if any(module in observed for module in modules):
         raise UserError("this network is being watched already; use the outer `with watch(...)` block")
     watched, current = Watched(network, collect), Pass(kernel)
-    # The body may be called by itself; where there is none, it is the network.
-    outer = {network: None, getattr(network, "base_model", network): None} if passes is None else passes
+    # The body may be called by itself, and so may its stacks; where there is no body, it is the network.
+    body = getattr(network, "base_model", network)
+    stacks = [getattr(body, name, None) for name in ("encoder", "decoder")]
+    outer = dict.fromkeys(filter(None, (network, body, *stacks))) if passes is None else passes
     attending = _through_transformers(network) if isinstance(network, PreTrainedModel) else sdpa_calls(network)
     hooks: list[RemovableHandle] = []
     try:
@@ -197,11 +198,11 @@ def _follow(outer: Iterable[nn.Module], watched: Watched, current: Pass) -> list
     ]
 
 
-def _check_maps(shape: Shape, collect: Collect) -> None:
-    for kind, asked, there in (("layer", collect.map_layers, shape.layers), ("head", collect.map_heads, shape.heads)):
+def _check_maps(who: str, layers: int, heads: int, collect: Collect) -> None:
+    for kind, asked, there in (("layer", collect.map_layers, layers), ("head", collect.map_heads, heads)):
         absent = [index for index in asked if not 0 <= index < there]
         if absent:
-            raise UserError(f"no {kind} {absent[0]}: this model has {kind}s 0 to {there - 1}")
+            raise UserError(f"no {kind} {absent[0]}: {who} has {kind}s 0 to {there - 1}")
 
 
 def refuse_split_heads(network: nn.Module) -> None:

@@ -100,7 +100,7 @@ class Compress:
                 f"when={self.when!r}"
             )
         check_model(self, model)
-        return CompressedBlocks(rules=_rules(self, model), seed=self.seed, layer_count=model.shape.layers)
+        return CompressedBlocks(rules=_rules(self, model), seed=self.seed, heads=_heads_of(model))
 
     @property
     def prefix(self) -> tuple[int, ...]:
@@ -172,12 +172,18 @@ def check_pruning(compress: Compress, model: Model, lengths: Sequence[int]) -> N
 def empty_cache(compress: Compress, model: Model, seeds: Sequence[int] | None = None) -> CompressedCache:
     """As `Compress.cache`, for a model that was checked, whether it is watched already or not."""
     rules, own = _rules(compress, model), row_seeds(compress.seed, seeds)
-    holdings = [GrowingHolding(replace(rules, layer=n), own, window) for n, window in enumerate(windows_of(model))]
+    layers = enumerate(zip(_heads_of(model), windows_of(model), strict=True))
+    holdings = [GrowingHolding(replace(rules, layer=n, heads=heads), own, window) for n, (heads, window) in layers]
     return CompressedCache([CompressedLayer(one) for one in holdings])
 
 
+def _heads_of(model: Model) -> tuple[int, ...]:
+    """Query heads of each layer."""
+    return tuple(one.heads for one in model.shape.each)
+
+
 def _rules(compress: Compress, model: Model) -> LayerRules:
-    """Of the first layer; the others differ by their number alone."""
+    """Of the first layer; the others differ by their number and heads alone."""
     return LayerRules(
         scorer=compress.how,
         budget=compress.much,

@@ -54,7 +54,7 @@ class SampleWriter:
         self._guard = guard
         self._completed = completed
         self._attributes = {**attributes, "steps": 0, "complete": False}
-        self._sizes = {axis.name: len(axis.values) for axis in layout.coordinates}
+        self._sizes = {axis.dim: len(axis.values) for axis in layout.coordinates}
         self._arrays: dict[str, zarr.Array[Any]] = {}
         self._metadata: dict[str, dict[str, Any]] = {}
         self._buffers = {one.name: _empty(one, layout.chunk_steps) for one in layout.stepwise}
@@ -193,7 +193,7 @@ def _write_coordinate(folder: Path, axis: Coordinate) -> zarr.Array[Any]:
         chunks=labels.shape,
         compressors=None,
         chunk_key_encoding=_KEYS,
-        dimension_names=(axis.name,),
+        dimension_names=(axis.dim,),
         config=_EVERY_CHUNK,
     )
 

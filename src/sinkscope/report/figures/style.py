@@ -141,7 +141,7 @@ _NARROW_RANGE = 200.0
 
 
 class ShownFigure(Figure):
-    """A figure that a notebook shows as the last line of a cell. pyplot, which would keep it for ever, is not needed."""
+    """A figure that a notebook shows as the last line of a cell, without pyplot, which would keep it for ever."""
 
     def _repr_png_(self) -> bytes:
         written = io.BytesIO()
