@@ -88,10 +88,17 @@ def _command_page(name: str, command: Any) -> str:
         record = parameter.get_help_record(context)
         if record:
             panel = getattr(parameter, "rich_help_panel", None) or "Options"
-            panels.setdefault(panel, []).append(f"| `{_cell(record[0])}` | {_cell(record[1])} |")
+            panels.setdefault(panel, []).append(f"| `{_plain(record[0])}` | {_cell(record[1])} |")
     for panel, rows in panels.items():
         parts.append("\n".join([f"## {panel}", "", "| | |", "|---|---|", *rows]))
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _plain(option: str) -> str:
+    """An option and what it takes, without the names that Python has for it."""
+    for python, said in (("<int range>", "N"), ("<float range>", "X"), (" <list[str]>", ""), ("<str>", "TEXT")):
+        option = option.replace(python, said)
+    return option.replace("|", "\\|")
 
 
 def _names() -> dict[str, str]:
@@ -182,7 +189,10 @@ def build() -> None:
     for page in SITE.rglob("*.html"):
         up = "../" * len(page.relative_to(SITE).parts[1:])
         text = page.read_text(encoding="utf-8")
-        page.write_text(text.replace(SHIM, f"{up}assets/iframe-worker.js"), encoding="utf-8")
+        text = text.replace(SHIM, f"{up}assets/iframe-worker.js")
+        if loaded := re.findall(r"""<(?:script|link|img)[^>]* (?:src|href)=["']?(https?:[^"' >]+)""", text):
+            raise SystemExit(f"{page} loads from a host: {', '.join(loaded)}")
+        page.write_text(text, encoding="utf-8")
     print(f"the site is at {SITE / 'index.html'}")
 
 

@@ -134,9 +134,12 @@ def _lines(shell: str) -> str:
 
 
 def _there(arguments: list[str]) -> bool:
-    """Whether all that a command reads from runs was made."""
-    read = [text for before, text in zip(["", *arguments], arguments, strict=False) if before != "--out"]
-    return all(Path(text).exists() for text in read if text.startswith("runs/"))
+    """Whether all that a command reads is there: traces of commands that were run, files, and no model of the hub."""
+    pairs = zip(["", *arguments], arguments, strict=False)
+    read = [
+        text for before, text in pairs if before != "--out" and re.fullmatch(r"[\w.-]+(/[\w.-]+)+|\S+\.jsonl", text)
+    ]
+    return all(Path(text).exists() for text in read)
 
 
 RUN = [page for page in PAGES if page.stem not in UNITS and any(language == "python" for language, _ in _blocks(page))]
@@ -156,6 +159,8 @@ def test_a_page_runs_from_top_to_bottom(
             for arguments in _arguments(text):
                 if arguments[0] in WATCHING and _there(arguments):
                     assert run(arguments) == 0, capsys.readouterr().err
+        elif language == "python" and re.match(r"# \w+\.py\n", text):
+            _write(folder, text)
         elif language == "python":
             exec(compile(text, page.name, "exec"), namespace)
 
