@@ -57,9 +57,7 @@ def attention_forward(
         attention_mask = layer.gather_mask(attention_mask, query.shape[2])
         if position_bias is not None and layer.index is not None:
             position_bias = layer.index.gather(position_bias)
-    causal = _is_causal(module, query, attention_mask, is_causal)
-    if causal and query.shape[2] < key.shape[2]:  # of the last tokens alone; SDPA would take them for the first
-        attention_mask, causal = _of_last(query, key), False
+    attention_mask = _of_last(module, query, key, attention_mask, is_causal)
     wants_map, softcap, learned_sink = (kwargs.pop(name, None) for name in ("output_attentions", "softcap", "s_aux"))
     _refuse_foreign(module, kwargs)
     attention = Attention(
@@ -67,7 +65,7 @@ def attention_forward(
         key=key,
         value=value,
         mask=attention_mask,
-        causal=causal,
+        causal=_is_causal(module, query, attention_mask, is_causal),
         scale=scaling or query.shape[-1] ** -0.5,
         index=None if layer is None else layer.index,
         softcap=softcap,
@@ -151,12 +149,17 @@ def _is_causal(module: torch.nn.Module, query: torch.Tensor, mask: torch.Tensor 
     return bool(declared) and mask is None and query.shape[2] > 1
 
 
-def _of_last(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """The causal mask, (1, 1, query, key) boolean, of queries that are the last tokens of those that have keys.
+def _of_last(
+    module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, asked: bool | None
+) -> torch.Tensor | None:
+    """The mask; the causal one, (1, 1, query, key) boolean, of queries that are the last tokens of those that have keys.
 
-    Gemma 4 leaves out the others in layers that share keys, where only the last logits are wanted.
+    Gemma 4 leaves out the others in layers that share keys, where only the last logits are wanted. SDPA would take these
+    for the first.
     """
     queries, keys = query.shape[2], key.shape[2]
+    if queries >= keys or not _is_causal(module, query, mask, asked):
+        return mask
     seen = torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril(keys - queries)
     return seen.view(1, 1, queries, keys)
 
