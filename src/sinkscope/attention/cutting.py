@@ -105,8 +105,13 @@ def uncompiled() -> AbstractContextManager[Any]:
 
     Costs nothing where nothing was compiled, and imports nothing then.
     """
-    compiler = "torch._dynamo" in sys.modules and not torch.compiler.is_compiling()
+    compiler = compiler_loaded() and not torch.compiler.is_compiling()
     return torch.compiler.set_stance("force_eager") if compiler else nullcontext()
+
+
+def compiler_loaded() -> bool:
+    """Whether anything may have been compiled in this process."""
+    return "torch._dynamo" in sys.modules
 
 
 def current_cutter() -> Cutter | None:

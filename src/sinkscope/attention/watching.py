@@ -22,7 +22,7 @@ from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
 from sinkscope.attention.calls import sdpa_calls
-from sinkscope.attention.cutting import cutting, uncompiled
+from sinkscope.attention.cutting import compiler_loaded, cutting, uncompiled
 from sinkscope.attention.function import NAME, observed
 from sinkscope.attention.kernels import KERNELS, default_kernel
 from sinkscope.attention.statistics import Collect, Pass, PassStatistics
@@ -44,6 +44,7 @@ class Watched:
         self.names: Sequence[str] = ()
         """Of a module that is none of transformers': which of its modules made each layer of the latest pass."""
         self._last: PassStatistics | None = None
+        self._compiler = compiler_loaded()
 
     @property
     def collect(self) -> Collect:
@@ -84,10 +85,13 @@ class Watched:
     def take(self, statistics: PassStatistics | None) -> None:
         """Called at the end of every pass. Raises `UserError` for what can't be read as one map a layer and head."""
         name = type(self._network).__name__
+        if statistics is None and compiler_loaded() and not self._compiler:
+            raise UserError(f"{name} was compiled while it was watched; compile it before the `with watch(...)` block")
         if statistics is None and self._shape is None:
             raise UserError(
                 f"{name} calls torch.nn.functional.scaled_dot_product_attention nowhere, so its attention can't be "
-                "seen; let its modules call that function"
+                "seen; let its modules call that function, and watch the module itself where this one was traced or "
+                "exported from it"
             )
         if statistics is None:
             raise UserError(

@@ -5,15 +5,17 @@ Every pass of the loops, the measures and the harness goes through here, and sto
 
 import inspect
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from transformers import Cache
 
 from sinkscope.attention import NOT_COUNTED, label_queries
-from sinkscope.attention.cutting import cutting
+from sinkscope.attention.cutting import cutting, uncompiled
 from sinkscope.attention.watching import first_not_finite, not_finite, refuse_split_heads
 from sinkscope.decoding.blockwise import Visible
+from sinkscope.decoding.caches import HeldLayer
 from sinkscope.decoding.canvas import Canvas, doubled
 from sinkscope.decoding.coupling import Rotations
 from sinkscope.decoding.protocols import Intervention, MaskingStats, PassContext, active
@@ -74,7 +76,8 @@ class Forward:
             kwargs["cache"] = cache
         if self._keeps:
             kwargs["logits_to_keep"] = rows
-        with label_queries(groups), self._rotations.fresh():
+        drops = cache is not None and any(isinstance(one, HeldLayer) and one.drops for one in cache.layers)
+        with label_queries(groups), self._rotations.fresh(), uncompiled() if drops else nullcontext():
             logits: torch.Tensor = self._network(input_ids=tokens[:, start:stop], **kwargs).logits
         logits = logits if self._keeps else logits[:, rows]
         self._check(logits, groups[:, rows], tokens[:, :stop])
