@@ -112,7 +112,7 @@ def test_an_own_module_is_watched_compiled_and_refused_traced() -> None:
     assert torch.equal(watched.received, plain.received)
     assert list(watched.names) == ["0", "1"]
     exported = torch.export.export(network, (images,)).module()
-    with pytest.raises(UserError, match="watch the module itself.*exported"), watch(exported):
+    with pytest.raises(UserError, match=r"watch the module itself.*exported"), watch(exported):
         exported(images)
 
 

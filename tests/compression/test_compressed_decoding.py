@@ -347,7 +347,7 @@ def test_a_compiled_network_drops_the_same_keys(tmp_path: Path) -> None:
     try:
         ours(model, None, tokens.tolist())  # graphs are made of passes that drop nothing
         assert torch.equal(ours(model, compress, tokens.tolist()), expected)
-        with pytest.raises(UserError, match="runs it compiled.*force_eager"):
+        with pytest.raises(UserError, match=r"runs it compiled.*force_eager"):
             stock(model, compress, tokens, torch.ones_like(tokens))
         with torch.compiler.set_stance("force_eager"):
             assert torch.equal(stock(model, compress, tokens, torch.ones_like(tokens)), expected)
