@@ -1,7 +1,6 @@
 """Networks as other libraries and users leave them: compiled, wrapped, split, asked for maps, gone out of range."""
 
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -206,21 +205,6 @@ def test_two_maps_of_one_layer_are_refused(tokens: torch.Tensor) -> None:
             difference(tokens)
         with pytest.raises(UserError), watch(two_stacks):
             two_stacks(input_ids=tokens, decoder_input_ids=tokens)
-
-
-def test_heads_spread_over_processes_are_refused() -> None:
-    network = llama()
-    network._tp_size = 2
-    with pytest.raises(UserError, match=r"tensor parallel.*device_map"), watch(network):
-        pass
-    network._tp_size = None
-    weight = network.model.layers[0].self_attn.q_proj.weight
-    weight.placements = (SimpleNamespace(is_shard=lambda: True),)
-    with pytest.raises(UserError, match=r"tensor parallel.*device_map"), watch(network):
-        pass
-    weight.placements = (SimpleNamespace(is_shard=lambda: False),)
-    with watch(network):
-        pass
 
 
 @pytest.mark.parametrize(("dtype", "remedy"), [(torch.float16, "bfloat16"), (torch.bfloat16, "float32")])

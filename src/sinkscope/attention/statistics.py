@@ -34,6 +34,7 @@ from sinkscope.attention.cutting import current_cutter
 from sinkscope.attention.evicting import KeyIndex, visible_rows
 from sinkscope.attention.kernels import Attention
 from sinkscope.attention.outputs import BY_KEY, HeadOutputs, head_outputs
+from sinkscope.attention.spread import SplitHeads
 from sinkscope.errors import UserError
 
 GROUPS = ("prompt", "committed", "block-committed", "block-masked", "later")
@@ -175,7 +176,7 @@ def stack_layers(layers: Sequence[LayerStatistics], sizes: torch.Tensor, collect
         value_norm=stacked([layer.value_norm for layer in layers]),
         entropy=_joined(entropies, queries) if entropies else None,
         outputs=_stacked_outputs([layer.outputs for layer in layers if layer.outputs is not None], longest, device),
-        maps={index: layer.attention for index, layer in enumerate(layers) if layer.attention is not None},
+        maps={index: layer.attention.to(device) for index, layer in enumerate(layers) if layer.attention is not None},
     )
 
 
@@ -220,10 +221,18 @@ def _stacked_outputs(layers: Sequence[HeadOutputs], longest: int, device: torch.
 class LayerAccumulator:
     """Adds up one layer of one pass while a kernel hands the probabilities over, block of rows by block of rows.
 
-    weights: (batch, group, query), from `query_weights`; a query without weight counts for nothing.
+    weights: (batch, group, query), from `query_weights`; a query without weight counts for nothing. split: how the
+        layer's heads are split over processes; None: this one has all.
     """
 
-    def __init__(self, attention: Attention, layer: int, collect: Collect, weights: torch.Tensor) -> None:
+    def __init__(
+        self,
+        attention: Attention,
+        layer: int,
+        collect: Collect,
+        weights: torch.Tensor,
+        split: SplitHeads | None = None,
+    ) -> None:
         batch, heads, queries, _ = attention.query.shape
         keys = attention.key.shape[2]
         device = attention.query.device
@@ -232,14 +241,17 @@ class LayerAccumulator:
         self._sums = torch.zeros(batch, heads, weights.shape[1], keys, device=device, dtype=exact)
         self._attention = attention
         self._collect = collect
+        self._split = split
         self._entropy = torch.empty(batch, heads, queries, device=device, dtype=exact) if collect.entropy else None
         learned = attention.learned_sink is not None
         self._no_key = torch.zeros_like(self._sums[..., 0]) if learned else None  # (batch, head, group)
         self._map: torch.Tensor | None = None
         if layer in collect.map_layers:
-            self._heads = list(collect.map_heads) or list(range(heads))
-            if max(self._heads) >= heads:
-                raise UserError(f"no head {max(self._heads)} in layer {layer}: it has heads 0 to {heads - 1}")
+            first, every = (0, heads) if split is None else (split.rank * heads, split.heads)
+            self._chosen = list(collect.map_heads) or list(range(every))
+            if max(self._chosen) >= every:
+                raise UserError(f"no head {max(self._chosen)} in layer {layer}: it has heads 0 to {every - 1}")
+            self._heads = [head - first for head in self._chosen if 0 <= head - first < heads]
             self._map = torch.zeros(batch, len(self._heads), queries, keys, device=device, dtype=exact)
 
     def add(self, start: int, stop: int, probabilities: torch.Tensor, no_key: torch.Tensor | None = None) -> None:
@@ -275,7 +287,8 @@ class LayerAccumulator:
             no_key=self._no_key,
         )
         index = self._attention.index
-        return statistics if index is None else self._by_column(statistics, index)
+        statistics = statistics if index is None else self._by_column(statistics, index)
+        return statistics if self._split is None else self._gathered(statistics, self._split)
 
     def _outputs(self, counted: torch.Tensor) -> HeadOutputs:
         """Where the heads' outputs come from; counted (batch, query)."""
@@ -283,6 +296,23 @@ class LayerAccumulator:
             raise UserError("outputs of heads are not kept in a pass that masks keys; watch one without masking")
         sizes = (self._weights[:, 0] > 0).sum(-1)
         return head_outputs(self._attention, counted, merge_groups(self._sums, sizes))
+
+    def _gathered(self, statistics: LayerStatistics, split: SplitHeads) -> LayerStatistics:
+        """The same of all heads, in every process."""
+        by_head = {
+            name: split.gather(values)
+            for name in ("by_group", "key_norm", "value_norm", "entropy", "no_key")
+            if (values := getattr(statistics, name)) is not None
+        }
+        outputs, maps = statistics.outputs, statistics.attention
+        if outputs is not None:
+            outputs = HeadOutputs(**{name: split.gather(values) for name, values in vars(outputs).items()})
+        if maps is not None:
+            here = [head + split.rank * self._sums.shape[1] for head in self._heads]
+            places = [place for place, head in enumerate(self._chosen) if head in here]
+            maps = split.gather_chosen(maps, places, len(self._chosen))
+        finite = split.gather(statistics.finite.view(1, 1)).all()
+        return replace(statistics, **by_head, outputs=outputs, attention=maps, finite=finite)
 
     def _by_column(self, statistics: LayerStatistics, index: KeyIndex) -> LayerStatistics:
         """The same over all columns of the sequence: dropped keys are not there (NaN), and have zeros in maps."""
@@ -312,10 +342,11 @@ def _norm(vectors: torch.Tensor) -> torch.Tensor:
 
 
 class Pass:
-    """One forward pass under observation: gathers its layers, then gives its statistics."""
+    """One forward pass under observation: gathers its layers, then gives its statistics. split: of its heads."""
 
-    def __init__(self, kernel: str) -> None:
+    def __init__(self, kernel: str, split: SplitHeads | None) -> None:
         self.kernel = kernel
+        self._split = split
         self.begin(Collect(), None)
 
     def begin(self, collect: Collect, padding_mask: torch.Tensor | None) -> None:
@@ -330,7 +361,8 @@ class Pass:
         """An accumulator for the next layer."""
         if self._weights is None:
             self._weights, self._sizes = self._weigh(attention)
-        return LayerAccumulator(attention, len(self._layers), self._collect, self._weights)
+        split = None if self._split is None else self._split.of_layer(attention)
+        return LayerAccumulator(attention, len(self._layers), self._collect, self._weights, split)
 
     def end_layer(self, accumulator: LayerAccumulator) -> None:
         self._layers.append(accumulator.finish())

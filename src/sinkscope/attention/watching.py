@@ -25,6 +25,7 @@ from sinkscope.attention.calls import sdpa_calls
 from sinkscope.attention.cutting import compiler_loaded, cutting, uncompiled
 from sinkscope.attention.function import NAME, observed
 from sinkscope.attention.kernels import KERNELS, default_kernel
+from sinkscope.attention.spread import split_heads
 from sinkscope.attention.statistics import Collect, Pass, PassStatistics
 from sinkscope.errors import UserError
 from sinkscope.families import Model, Shape, shape_of
@@ -129,12 +130,12 @@ def watch(
     collect: what to keep besides received attention. kernel: "one-pass" or "two-pass" (see `attention.kernels`); by
         default the faster one for the device. passes: the modules whose call is a pass; by default the network and its
         body, else parts that are called by themselves, single blocks for instance. Raises `UserError` for an unknown
-        kernel, layers or heads that are not there, a network whose attention can't be seen or whose heads are spread
-        over processes, and a network that is watched already; in the pass, for attention that is not finite.
+        kernel, layers or heads that are not there, a network whose attention can't be seen or gathered from other
+        processes (`spread`), and one that is watched already; in the pass, for attention that is not finite.
     """
     network: nn.Module = model.network if isinstance(model, Model) else model
     network = getattr(network, "_orig_mod", network)  # what torch.compile was given
-    refuse_split_heads(network)
+    split = split_heads(network)
     collect = collect or Collect()
     kernel = kernel or default_kernel(next((one.device for one in network.parameters()), torch.device("cpu")))
     if kernel not in KERNELS:
@@ -142,7 +143,7 @@ def watch(
     modules = list(network.modules())
     if any(module in observed for module in modules):
         raise UserError("this network is being watched already; use the outer `with watch(...)` block")
-    watched, current = Watched(network, collect), Pass(kernel)
+    watched, current = Watched(network, collect), Pass(kernel, split)
     # The body may be called by itself; where there is none, it is the network.
     outer = {network: None, getattr(network, "base_model", network): None} if passes is None else passes
     attending = _through_transformers(network) if isinstance(network, PreTrainedModel) else sdpa_calls(network)
@@ -206,20 +207,6 @@ def _check_maps(shape: Shape, collect: Collect) -> None:
         absent = [index for index in asked if not 0 <= index < there]
         if absent:
             raise UserError(f"no {kind} {absent[0]}: this model has {kind}s 0 to {there - 1}")
-
-
-def refuse_split_heads(network: nn.Module) -> None:
-    """Raise `UserError` for a network under tensor parallelism: each process would see, cut or drop by its own heads
-    alone."""
-    # Full sharding splits weights as well, but gathers them for every pass.
-    gathers = any(type(module).__name__.startswith("FSDP") for module in network.modules())
-    placements = (one for weight in network.parameters() for one in getattr(weight, "placements", ()))  # of `DTensor`s
-    split = not gathers and any(one.is_shard() for one in placements)
-    if split or (getattr(network, "_tp_size", None) or 1) > 1:
-        raise UserError(
-            f"{type(network).__name__} is under tensor parallelism, where each process has some of the heads only; "
-            "load it whole, or by layers with device_map"
-        )
 
 
 def not_finite(network: nn.Module, where: str) -> UserError:

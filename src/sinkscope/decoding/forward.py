@@ -13,7 +13,8 @@ from transformers import Cache
 
 from sinkscope.attention import NOT_COUNTED, label_queries
 from sinkscope.attention.cutting import cutting, uncompiled
-from sinkscope.attention.watching import first_not_finite, not_finite, refuse_split_heads
+from sinkscope.attention.spread import SpreadCutter, split_heads
+from sinkscope.attention.watching import first_not_finite, not_finite
 from sinkscope.decoding.blockwise import Visible
 from sinkscope.decoding.caches import HeldLayer
 from sinkscope.decoding.canvas import Canvas, doubled
@@ -122,12 +123,12 @@ class IntervenedForward(Forward):
     """
 
     def __init__(self, model: Model, canvas: Canvas, intervention: Intervention, seeds: Sequence[int]) -> None:
-        refuse_split_heads(model.network)
         self._rows = len(canvas.tokens)
         self._copies = self._rows if intervention.clean_copy else 0
         both = doubled(canvas) if self._copies else canvas
         super().__init__(model, both)
         self._intervening = intervention.start(model, both, seeds, self._copies)
+        self._cutter = SpreadCutter(self._intervening, split_heads(model.network), canvas.tokens.device)
 
     def __call__(
         self,
@@ -143,7 +144,7 @@ class IntervenedForward(Forward):
         if self._copies:
             tokens, groups = tokens.repeat(2, 1), groups.repeat(2, 1)
         self._intervening.begin(PassContext(tokens=tokens, fed=fed, groups=groups))
-        with cutting(self._intervening):
+        with cutting(self._cutter):
             logits = super().__call__(tokens, fed, wanted, groups, cache, finished=finished)
         self.removed = self._intervening.finish()
         return logits[: self._rows]
