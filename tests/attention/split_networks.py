@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -94,7 +94,7 @@ def work(rank: int, folder: Path, jobs: Mapping[str, Any]) -> None:
         ).eval()
         found[name] = watched(network, jobs["tokens"])
         if name == "llama":
-            model = replace(load_model(folder / "llama", device="cpu"), network=network)
+            model = load_model(folder / "llama", distributed_config=DistributedConfig(tp_plan=plan), dtype="float64")
             found["masked"] = written(model, jobs["prompts"], jobs["interventions"])
             found["dropping"] = _refusal(partial(Compress("key-norm", 0.5).cache, model))
     model = load_model(jobs["diffusion"], device="cpu", dtype="float64")

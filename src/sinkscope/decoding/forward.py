@@ -44,6 +44,7 @@ class Forward:
         self._rotations = Rotations(model.network)
         accepted = inspect.signature(model.network.forward).parameters
         self._keeps = "logits_to_keep" in accepted
+        self._spread = len({weight.device for weight in model.network.parameters()}) > 1
         self._caches = "use_cache" in accepted
         self._mask = canvas.real.long() if canvas.padded else None
         offset = model.family.position_offset
@@ -76,7 +77,8 @@ class Forward:
         if cache is not None:
             kwargs["cache"] = cache
         if self._keeps:
-            kwargs["logits_to_keep"] = rows
+            # A tensor would go to the device of the embeddings, and choose from rows on that of the output.
+            kwargs["logits_to_keep"] = rows.tolist() if self._spread else rows
         drops = cache is not None and any(isinstance(one, HeldLayer) and one.drops for one in cache.layers)
         with label_queries(groups), self._rotations.fresh(), uncompiled() if drops else nullcontext():
             logits: torch.Tensor = self._network(input_ids=tokens[:, start:stop], **kwargs).logits
