@@ -110,8 +110,8 @@ def uncompiled() -> AbstractContextManager[Any]:
 
 
 def compiler_loaded() -> bool:
-    """Whether anything may have been compiled in this process."""
-    return "torch._dynamo" in sys.modules
+    """Whether anything may be compiled in this process: flex attention compiles itself with its first call."""
+    return not sys.modules.keys().isdisjoint(("torch._dynamo", "torch.nn.attention.flex_attention"))
 
 
 def current_cutter() -> Cutter | None:

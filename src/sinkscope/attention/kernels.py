@@ -41,7 +41,8 @@ class Attention:
     What some models change in their scores s, in this order: `softcap` c makes them c tanh(s / c) (Gemma 2, arXiv
     2408.00118, section 2); `bias` (1 or batch, 1 or head, 1 or query, key) is added, as the mask is afterwards (T5);
     `learned_sink` (head,) is the score of one more column that has no key and no value, so that attention may go to
-    nothing (gpt-oss, arXiv 2508.10925; `s_aux` in transformers).
+    nothing (gpt-oss, arXiv 2508.10925; `s_aux` in transformers). `changed`: a function of scores (batch, head, row,
+    key) and their first row that is applied before the mask (flex attention, arXiv 2412.05496).
     """
 
     query: torch.Tensor
@@ -54,6 +55,7 @@ class Attention:
     softcap: float | None = None
     bias: torch.Tensor | None = None
     learned_sink: torch.Tensor | None = None
+    changed: Callable[[torch.Tensor, int], torch.Tensor] | None = None
 
     @property
     def width(self) -> int:
@@ -163,7 +165,7 @@ def scorer(attention: Attention) -> Callable[[int, int], torch.Tensor]:
             found = torch.tanh(found / softcap) * softcap
         if bias is not None:
             found = found + (bias if bias.shape[-2] == 1 else bias[..., start:stop, :])[..., :seen]
-        return found
+        return found if attention.changed is None else attention.changed(found, start)
 
     return scores
 

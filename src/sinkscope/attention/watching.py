@@ -90,9 +90,9 @@ class Watched:
             raise UserError(f"{name} was compiled while it was watched; compile it before the `with watch(...)` block")
         if statistics is None and self._shape is None:
             raise UserError(
-                f"{name} calls torch.nn.functional.scaled_dot_product_attention nowhere, so its attention can't be "
-                "seen; let its modules call that function, and watch the module itself where this one was traced or "
-                "exported from it"
+                f"{name} calls neither torch.nn.functional.scaled_dot_product_attention nor flex_attention, so its "
+                "attention can't be seen; let its modules call one of them, and watch the module itself where this one "
+                "was traced or exported from it"
             )
         if statistics is None:
             raise UserError(
