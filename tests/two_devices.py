@@ -27,15 +27,15 @@ _INDEXING = ("__getitem__", "__setitem__", "index", "index_put", "index_put_", "
 class Placed(torch.Tensor):
     """A CPU tensor that says it is elsewhere."""
 
-    inner: torch.Tensor
+    held: torch.Tensor
 
     @staticmethod
     def __new__(cls, inner: torch.Tensor, device: torch.device) -> "Placed":
-        made: Placed = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        made: Placed = torch.Tensor._make_wrapper_subclass(
             cls, inner.shape, strides=inner.stride(), storage_offset=inner.storage_offset(), dtype=inner.dtype,
             device=device,
         )  # fmt: skip
-        made.inner = inner
+        made.held = inner
         return made
 
     @classmethod
@@ -46,7 +46,7 @@ class Placed(torch.Tensor):
             return func(*args, **kwargs or {})
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         return _run(func, args, kwargs or {})
 
 
@@ -66,7 +66,7 @@ def _run(func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
     target = torch.device(asked) if asked is not None else next(iter(places), torch.device("cpu"))
     kwargs = kwargs if asked is None else {**kwargs, "device": torch.device("cpu")}
     kwargs.pop("pin_memory", None)
-    inner, named = tree_map(lambda one: one.inner if isinstance(one, Placed) else one, (args, kwargs))
+    inner, named = tree_map(lambda one: one.held if isinstance(one, Placed) else one, (args, kwargs))
     found = func(*inner, **named)
     if found is None or (given and any(found is one for one in tree_flatten(inner)[0])):  # in place
         return args[0] if found is not None else None
@@ -75,7 +75,7 @@ def _run(func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
     )
 
 
-class _Made(TorchDispatchMode):
+class _Made(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Lets new tensors be made on the devices."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -97,8 +97,9 @@ class _Written(TorchFunctionMode):
 def devices() -> Iterator[None]:
     """Let tensors be on the devices inside the block."""
     # What torch would set up on a real device is left out.
-    torch._C._ensureCUDADeviceGuardSet()  # type: ignore[attr-defined]
-    with mock.patch("torch.cuda._lazy_init"), torch.no_grad(), _Made(), _Written():
+    torch._C._ensureCUDADeviceGuardSet()
+    made: Any = _Made
+    with mock.patch("torch.cuda._lazy_init"), torch.no_grad(), made(), _Written():
         yield
 
 

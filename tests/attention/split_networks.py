@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 from torch import distributed
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import parallel
 from transformers import GptOssForCausalLM, LlamaForCausalLM
-from transformers.distributed import DistributedConfig
+from transformers.distributed.configuration_utils import DistributedConfig
 
 import sinkscope as ss
 from sinkscope.compression import Compress
@@ -72,7 +73,7 @@ def _plain(record: Any) -> dict[str, Any]:
 
 def split_by_torch(network: Any) -> Any:
     """The same network with its attention split by torch's own plan."""
-    mesh = distributed.init_device_mesh("cpu", (PROCESSES,))
+    mesh = init_device_mesh("cpu", (PROCESSES,))
     for layer in network.model.layers:
         own: dict[str, Any] = {f"self_attn.{name}_proj": parallel.ColwiseParallel() for name in "qkv"}
         parallel.parallelize_module(layer, mesh, {**own, "self_attn.o_proj": parallel.RowwiseParallel()})

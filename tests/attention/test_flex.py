@@ -61,7 +61,8 @@ def by_hand(kind: str, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
         visible = ((TEXTS.unsqueeze(1) == TEXTS.unsqueeze(2)) & (distance <= 0)).unsqueeze(1)
     if mask is later:
         visible = (distance > 0).expand_as(visible)
-    return scores.masked_fill(~visible, -torch.inf).softmax(-1).nan_to_num(0)
+    maps: torch.Tensor = scores.masked_fill(~visible, -torch.inf).softmax(-1).nan_to_num(0)
+    return maps
 
 
 class Attends(nn.Module):
@@ -117,7 +118,8 @@ def test_a_network_of_transformers_with_flex_attention_is_watched() -> None:
     config = LlamaConfig(
         hidden_size=24, intermediate_size=32, num_hidden_layers=2, num_attention_heads=3, vocab_size=50
     )
-    network = LlamaForCausalLM._from_config(config, attn_implementation="flex_attention").requires_grad_(False)
+    made: Any = LlamaForCausalLM
+    network = made._from_config(config, attn_implementation="flex_attention").requires_grad_(False)
     tokens = torch.randint(0, 50, (1, 9))
     with watch(network) as watched:
         network(tokens)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from family_checkpoints import changed_copy
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
-from transformers.distributed import DistributedConfig
+from transformers.distributed.configuration_utils import DistributedConfig
 
 from sinkscope.errors import UserError
 from sinkscope.families import Model, load_model

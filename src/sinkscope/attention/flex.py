@@ -23,7 +23,7 @@ _BATCH, _HEAD, _QUERY, _KEY = range(1, 5)
 
 def is_flex(func: object) -> bool:
     """Whether a function mode was called with flex attention."""
-    return isinstance(func, HigherOrderOperator) and func.name() == "flex_attention"
+    return isinstance(func, HigherOrderOperator) and func.__name__ == "flex_attention"
 
 
 def wants_more(options: dict[str, Any]) -> bool:
@@ -44,9 +44,8 @@ def attention_of(
     from torch.nn.attention.flex_attention import create_mask  # imports the compiler
 
     *blocks, mask_mod = block_mask
-    made_for = next(one for one in blocks if isinstance(one, torch.Tensor))  # (1 or batch, 1 or head, ...)
-    queries, keys = query.shape[2], key.shape[2]
-    mask = create_mask(mask_mod, *made_for.shape[:2], queries, keys, device=query.device)
+    rows, heads = next(one for one in blocks if isinstance(one, torch.Tensor)).shape[:2]  # 1, or as many as there are
+    mask = create_mask(mask_mod, rows, heads, query.shape[2], key.shape[2], device=query.device)
     batch = query.shape[0]
     return Attention(
         query=query,

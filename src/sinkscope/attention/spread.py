@@ -115,21 +115,28 @@ def split_heads(network: nn.Module) -> SplitHeads | None:
     """How tensor parallelism splits the heads of a network; None without it.
 
     Raises `UserError` where they can't be gathered: heads that don't come out even, weights that are split in another
-    way beside, modules that are none of transformers'.
+    way beside, modules that are none of transformers', layers that are split over processes.
     """
-    split = [weight for name, weight in network.named_parameters() if "att" in name.lower() and _is_sharded(weight)]
+    split: list[Any] = [
+        weight for name, weight in network.named_parameters() if "att" in name.lower() and _is_sharded(weight)
+    ]
     size = getattr(network, "_tp_size", None) or 1
     # Full sharding splits weights as well, but gathers them for every pass.
     gathers = any(type(module).__name__.startswith("FSDP") for module in network.modules())
-    if size == 1 and (gathers or not split):
+    stock = isinstance(network, PreTrainedModel)
+    own: Any = (
+        getattr(network, "_device_mesh", None) if stock else None
+    )  # transformers': pipeline, full sharding, tensor parallelism
+    name, pipeline = type(network).__name__, own is not None and own["pp"].size() > 1
+    if size == 1 and not pipeline and (gathers or not split):
         return None
-    name = type(network).__name__
-    meshes: Any = getattr(network, "_device_mesh", None) if size > 1 else split[0].device_mesh
-    if gathers or not isinstance(network, PreTrainedModel) or meshes is None or meshes.size() != max(meshes.shape):
+    meshes: Any = own if size > 1 or pipeline else split[0].device_mesh
+    if pipeline or gathers or not stock or meshes.size() != max(meshes.shape):
         raise UserError(
-            f"{name} is under tensor parallelism and split in another way beside, or none of transformers' networks, "
+            f"{name} is split over processes by layers, in several ways at once or is none of transformers' networks, "
             "so its heads can't be gathered; use tensor parallelism alone, or load it by layers with device_map"
         )
+    assert isinstance(network, PreTrainedModel)
     shape, mesh = shape_of(network), meshes if meshes.ndim == 1 else meshes["tp"]
     odd = next((count for count in (shape.heads, shape.kv_heads) if count % mesh.size()), None)
     if split and odd is not None:
