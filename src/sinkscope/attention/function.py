@@ -1,7 +1,8 @@
 """The one attention function: SDPA and nothing more, unless somebody watches or intervenes.
 
 SDPA knows no soft caps and no learned sinks. Attention with one of them is computed by the formula of the network's own
-eager attention, in blocks of query rows with the softmax in float32 (`kernels.chunked_output`).
+eager attention, in blocks of query rows with the softmax in float32 (`kernels.chunked_output`), or where that is exact
+from SDPA's own output (`kernels.output_beside_sink`).
 
 Registered with transformers as "sinkscope", together with SDPA's mask function: without the second registration the
 library would pass no mask at all, and a padded or causal model would be wrong in silence.
@@ -18,7 +19,7 @@ from transformers.masking_utils import sdpa_mask
 
 from sinkscope.attention.cutting import Both, attend, current_cutter
 from sinkscope.attention.evicting import take_layer
-from sinkscope.attention.kernels import KERNELS, Accumulator, Attention, FullMap, chunked_output
+from sinkscope.attention.kernels import KERNELS, Accumulator, Attention, FullMap, chunked_output, output_beside_sink
 from sinkscope.attention.statistics import Pass
 from sinkscope.errors import UserError
 from sinkscope.families.building import foreign_keys
@@ -100,7 +101,8 @@ def _unseen(
 ) -> torch.Tensor:
     """Output (batch, query, head, dim) with nobody watching."""
     if attention.softcap is not None or attention.learned_sink is not None:
-        return chunked_output(attention, dropout)
+        beside = None if dropout else output_beside_sink(attention)
+        return chunked_output(attention, dropout) if beside is None else beside
     states = (attention.query, attention.key, attention.value, attention.mask)
     output, _ = sdpa_attention_forward(module, *states, dropout, scaling, is_causal, attention.bias, **more)
     return output

@@ -208,6 +208,46 @@ def chunked_output(attention: Attention, dropout: float = 0.0) -> torch.Tensor:
     return output
 
 
+def output_beside_sink(attention: Attention) -> torch.Tensor | None:
+    """The output (batch, query, head, dim) of attention with a learned sink, from SDPA's own kernel; None where that
+    can't be had: on other devices than a CPU, in half precision, with gradients, with another change of scores.
+
+    A sink with the score s takes from the sum Z = sum_j exp(s_j) of a row what makes the rest of its output
+    Z / (Z + exp(s)) = sigmoid(log Z - s) of what it was. The kernel tells log Z.
+    """
+    query, sink = attention.query, attention.learned_sink
+    states = (query, attention.key, attention.value)
+    if (
+        sink is None
+        or query.device.type != "cpu"
+        or query.dtype not in (torch.float32, torch.float64)
+        or attention.value.shape[-1] != query.shape[-1]
+        or any(change is not None for change in (attention.softcap, attention.bias, attention.changed))
+        or (torch.is_grad_enabled() and any(one.requires_grad for one in (*states, sink)))
+    ):
+        return None
+    if torch.__version__ < "2.13":  # where the kernel was not seen to share key heads by itself
+        repeats = query.shape[1] // attention.key.shape[1]
+        states = (query, *(one.repeat_interleave(repeats, dim=1) for one in states[1:]))
+    mask = attention.mask
+    added = None if mask is None else _added(mask, query).expand(-1, -1, query.shape[2], -1)
+    output, log_sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        *states, 0.0, attention.causal, attn_mask=added, scale=attention.scale
+    )
+    share = torch.sigmoid(log_sums - sink.to(log_sums).view(-1, 1)).unsqueeze(-1)  # log_sums (batch, head, query)
+    output = output * share
+    if mask is not None:  # what sees no key goes to the sink
+        output = output.masked_fill(visible_rows(mask).unsqueeze(-1).logical_not(), 0)
+    return output.to(query.dtype).transpose(1, 2)
+
+
+def _added(mask: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+    """A mask that is added to scores."""
+    if mask.dtype != torch.bool:
+        return mask.to(query.dtype)
+    return query.new_zeros(mask.shape).masked_fill_(mask.logical_not(), -torch.inf)
+
+
 def mixer(attention: Attention) -> tuple[torch.Tensor, Callable[[int, int, torch.Tensor, torch.Tensor | None], None]]:
     """An output (batch, query, head, dim), and a function (start, stop, probabilities, more) that fills its rows.
 
