@@ -8,6 +8,7 @@ Ways take turns; each time is the fastest of several. One thread.
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -26,9 +27,9 @@ def main(lengths: list[int]) -> None:
             query=query, key=key, value=value, mask=None, causal=True, scale=DIM**-0.5, learned_sink=torch.randn(HEADS)
         )
         ways: list[Callable[[], object]] = [
-            lambda q=query, k=key, v=value: scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True),
-            lambda a=attention: output_beside_sink(a),
-            lambda a=attention: chunked_output(a),
+            partial(scaled_dot_product_attention, query, key, value, is_causal=True, enable_gqa=True),
+            partial(output_beside_sink, attention),
+            partial(chunked_output, attention),
         ]
         best = [float("inf")] * len(ways)
         for _ in range(ROUNDS):

@@ -116,7 +116,7 @@ def test_device_map_passes_through(fixtures: Path) -> None:
     assert load_model(fixtures / "llada-tiny", device_map="cpu").device == torch.device("cpu")
     with pytest.raises(UserError, match="exclude each other"):
         load_model(fixtures / "llada-tiny", device="cpu", device_map="auto")
-    with pytest.raises(UserError, match=r"device_map=auto and distributed_config=.*leave one out"):
+    with pytest.raises(UserError, match="device_map and distributed_config exclude each other; leave one out"):
         load_model(fixtures / "llada-tiny", device_map="auto", distributed_config=DistributedConfig())
 
 

@@ -216,7 +216,7 @@ def output_beside_sink(attention: Attention) -> torch.Tensor | None:
     Z / (Z + exp(s)) = sigmoid(log Z - s) of what it was. The kernel tells log Z.
     """
     query, sink = attention.query, attention.learned_sink
-    states = (query, attention.key, attention.value)
+    states: tuple[torch.Tensor, ...] = (query, attention.key, attention.value)
     if (
         sink is None
         or query.device.type != "cpu"
@@ -238,7 +238,8 @@ def output_beside_sink(attention: Attention) -> torch.Tensor | None:
     output = output * share
     if mask is not None:  # what sees no key goes to the sink
         output = output.masked_fill(visible_rows(mask).unsqueeze(-1).logical_not(), 0)
-    return output.to(query.dtype).transpose(1, 2)
+    beside: torch.Tensor = output.to(query.dtype).transpose(1, 2)
+    return beside
 
 
 def _added(mask: torch.Tensor, query: torch.Tensor) -> torch.Tensor:

@@ -119,7 +119,7 @@ def load_model(
     """
     _check_attention(attention)
     places = {"device": device, "device_map": device_map, "distributed_config": distributed_config}
-    given = [f"{name}={place}" for name, place in places.items() if place is not None]
+    given = [name for name, place in places.items() if place is not None]
     if len(given) > 1:
         raise UserError(f"{' and '.join(given)} exclude each other; leave one out")
     wished = None if dtype is None else parse_dtype(dtype)
