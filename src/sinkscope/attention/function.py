@@ -1,7 +1,8 @@
 """The one attention function: SDPA and nothing more, unless somebody watches or intervenes.
 
 SDPA knows no soft caps and no learned sinks. Attention with one of them is computed by the formula of the network's own
-eager attention, in blocks of query rows with the softmax in float32 (`kernels.chunked_output`).
+eager attention, in blocks of query rows with the softmax in float32 (`kernels.chunked_output`), or where that is exact
+from SDPA's own output (`kernels.output_beside_sink`).
 
 Registered with transformers as "sinkscope", together with SDPA's mask function: without the second registration the
 library would pass no mask at all, and a padded or causal model would be wrong in silence.
@@ -18,7 +19,7 @@ from transformers.masking_utils import sdpa_mask
 
 from sinkscope.attention.cutting import Both, attend, current_cutter
 from sinkscope.attention.evicting import take_layer
-from sinkscope.attention.kernels import KERNELS, Accumulator, Attention, FullMap, chunked_output
+from sinkscope.attention.kernels import KERNELS, Accumulator, Attention, FullMap, chunked_output, output_beside_sink
 from sinkscope.attention.statistics import Pass
 from sinkscope.errors import UserError
 from sinkscope.families.building import foreign_keys
@@ -101,7 +102,8 @@ def _unseen(
 ) -> torch.Tensor:
     """Output (batch, query, head, dim) with nobody watching."""
     if attention.softcap is not None or attention.learned_sink is not None:
-        return chunked_output(attention, dropout)
+        beside = None if dropout else output_beside_sink(attention)
+        return chunked_output(attention, dropout) if beside is None else beside
     states = (attention.query, attention.key, attention.value, attention.mask)
     output, _ = sdpa_attention_forward(module, *states, dropout, scaling, is_causal, attention.bias, **more)
     return output
@@ -152,10 +154,10 @@ def _is_causal(module: torch.nn.Module, query: torch.Tensor, mask: torch.Tensor 
 def _of_last(
     module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, asked: bool | None
 ) -> torch.Tensor | None:
-    """The mask; the causal one, (1, 1, query, key) boolean, of queries that are the last tokens of those that have keys.
+    """The mask; the causal one, (1, 1, query, key) boolean, of queries that are the last tokens with keys.
 
-    Gemma 4 leaves out the others in layers that share keys, where only the last logits are wanted. SDPA would take these
-    for the first.
+    Gemma 4 leaves out the others in layers that share keys, where only the last logits are wanted. SDPA would take them
+    for the first tokens.
     """
     queries, keys = query.shape[2], key.shape[2]
     if queries >= keys or not _is_causal(module, query, mask, asked):

@@ -34,6 +34,7 @@ from sinkscope.attention.cutting import current_cutter
 from sinkscope.attention.evicting import KeyIndex, visible_rows
 from sinkscope.attention.kernels import Attention
 from sinkscope.attention.outputs import BY_KEY, HeadOutputs, head_outputs
+from sinkscope.attention.spread import SplitHeads
 from sinkscope.errors import UserError
 
 GROUPS = ("prompt", "committed", "block-committed", "block-masked", "later")
@@ -182,7 +183,7 @@ def stack_layers(
         value_norm=stacked([layer.value_norm for layer in layers]),
         entropy=_joined(entropies, [queries - one.shape[-1] for one in entropies]) if entropies else None,
         outputs=_stacked_outputs([layer.outputs for layer in layers if layer.outputs is not None], longest, device),
-        maps={index: layer.attention for index, layer in enumerate(layers) if layer.attention is not None},
+        maps={index: layer.attention.to(device) for index, layer in enumerate(layers) if layer.attention is not None},
     )
 
 
@@ -227,10 +228,18 @@ def _stacked_outputs(layers: Sequence[HeadOutputs], longest: int, device: torch.
 class LayerAccumulator:
     """Adds up one layer of one pass while a kernel hands the probabilities over, block of rows by block of rows.
 
-    weights: (batch, group, query), from `query_weights`; a query without weight counts for nothing.
+    weights: (batch, group, query), from `query_weights`; a query without weight counts for nothing. split: how the
+        layer's heads are split over processes; None: this one has all.
     """
 
-    def __init__(self, attention: Attention, layer: int, collect: Collect, weights: torch.Tensor) -> None:
+    def __init__(
+        self,
+        attention: Attention,
+        layer: int,
+        collect: Collect,
+        weights: torch.Tensor,
+        split: SplitHeads | None = None,
+    ) -> None:
         batch, heads, queries, _ = attention.query.shape
         keys = attention.key.shape[2]
         device = attention.query.device
@@ -239,14 +248,17 @@ class LayerAccumulator:
         self._sums = torch.zeros(batch, heads, weights.shape[1], keys, device=device, dtype=exact)
         self._attention = attention
         self._collect = collect
+        self._split = split
         self._entropy = torch.empty(batch, heads, queries, device=device, dtype=exact) if collect.entropy else None
         learned = attention.learned_sink is not None
         self._no_key = torch.zeros_like(self._sums[..., 0]) if learned else None  # (batch, head, group)
         self._map: torch.Tensor | None = None
         if layer in collect.map_layers:
-            named = torch.tensor(collect.map_heads or range(heads), device=device)
-            self._heads, self._absent = named.clamp(max=heads - 1), named >= heads
-            self._map = torch.zeros(batch, len(named), queries, keys, device=device, dtype=exact)
+            first, every = (0, heads) if split is None else (split.rank * heads, split.heads)
+            self._named = torch.tensor(collect.map_heads or range(every), device=device)
+            own = self._named - first
+            self._heads, self._absent = own.clamp(0, heads - 1), (own < 0) | (own >= heads)
+            self._map = torch.zeros(batch, len(own), queries, keys, device=device, dtype=exact)
 
     def add(self, start: int, stop: int, probabilities: torch.Tensor, no_key: torch.Tensor | None = None) -> None:
         """Take rows start:stop, (batch, head, rows, key); fewer keys than in all means that the rest was not seen.
@@ -284,7 +296,7 @@ class LayerAccumulator:
         statistics = statistics if index is None else self._by_column(statistics, index)
         if statistics.attention is not None:
             statistics.attention[:, self._absent] = torch.nan
-        return statistics
+        return statistics if self._split is None else self._gathered(statistics, self._split)
 
     def _outputs(self, counted: torch.Tensor) -> HeadOutputs:
         """Where the heads' outputs come from; counted (batch, query)."""
@@ -292,6 +304,23 @@ class LayerAccumulator:
             raise UserError("outputs of heads are not kept in a pass that masks keys; watch one without masking")
         sizes = (self._weights[:, 0] > 0).sum(-1)
         return head_outputs(self._attention, counted, merge_groups(self._sums, sizes))
+
+    def _gathered(self, statistics: LayerStatistics, split: SplitHeads) -> LayerStatistics:
+        """The same of all heads, in every process."""
+        by_head = {
+            name: split.gather(values)
+            for name in ("by_group", "key_norm", "value_norm", "entropy", "no_key")
+            if (values := getattr(statistics, name)) is not None
+        }
+        outputs, maps = statistics.outputs, statistics.attention
+        if outputs is not None:
+            outputs = HeadOutputs(**{name: split.gather(values) for name, values in vars(outputs).items()})
+        if maps is not None:  # each head from the process that has it
+            here, count = self._sums.shape[1], len(self._named)
+            owner = (self._named // here).clamp(max=split.heads // here - 1)
+            maps = split.gather(maps)[:, owner * count + torch.arange(count, device=owner.device)]
+        finite = split.gather(statistics.finite.view(1, 1)).all()
+        return replace(statistics, **by_head, outputs=outputs, attention=maps, finite=finite)
 
     def _by_column(self, statistics: LayerStatistics, index: KeyIndex) -> LayerStatistics:
         """The same over all columns of the sequence: dropped keys are not there (NaN), and have zeros in maps."""
@@ -321,10 +350,11 @@ def _norm(vectors: torch.Tensor) -> torch.Tensor:
 
 
 class Pass:
-    """One forward pass under observation: gathers its layers, then gives its statistics."""
+    """One forward pass under observation: gathers its layers, then gives its statistics. split: of its heads."""
 
-    def __init__(self, kernel: str) -> None:
+    def __init__(self, kernel: str, split: SplitHeads | None) -> None:
         self.kernel = kernel
+        self._split = split
         self.begin(Collect(), None)
 
     def begin(self, collect: Collect, padding_mask: torch.Tensor | None) -> None:
@@ -342,7 +372,8 @@ class Pass:
             self._weighed[queries] = self._weigh(attention)
         weights, sizes = self._weighed[queries]
         self._sizes.append(sizes)
-        return LayerAccumulator(attention, len(self._layers), self._collect, weights)
+        split = None if self._split is None else self._split.of_layer(attention)
+        return LayerAccumulator(attention, len(self._layers), self._collect, weights, split)
 
     def end_layer(self, accumulator: LayerAccumulator) -> None:
         self._layers.append(accumulator.finish())

@@ -43,6 +43,8 @@ class BlockPlace:
 class HeldLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     """A layer of a block cache."""
 
+    drops = False
+    """Whether it drops keys, which attention must be told of."""
     is_sliding = False
     is_compileable = False
 
