@@ -13,8 +13,9 @@ from transformers import PreTrainedModel
 from sinkscope.attention import GROUPS, Collect, label_queries, watch
 from sinkscope.attention.cutting import Cut, attend, cutting
 from sinkscope.attention.function import attention_forward
+from sinkscope.attention.groups import query_weights
 from sinkscope.attention.kernels import KERNELS, Attention, chunked_output, output_beside_sink
-from sinkscope.attention.statistics import LayerAccumulator, query_weights
+from sinkscope.attention.statistics import LayerAccumulator
 
 HEADS, QUERIES, KEYS = 6, 37, 53
 

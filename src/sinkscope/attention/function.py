@@ -56,8 +56,8 @@ def attention_forward(
     query, key = query.to(value.dtype), key.to(value.dtype)
     if layer is not None:
         attention_mask = layer.gather_mask(attention_mask, query.shape[2])
-        if position_bias is not None and layer.index is not None:
-            position_bias = layer.index.gather(position_bias)
+    if position_bias is not None and layer is not None and layer.index is not None:
+        position_bias = layer.index.gather(position_bias)
     attention_mask = _of_last(module, query, key, attention_mask, is_causal)
     wants_map, softcap, learned_sink = (kwargs.pop(name, None) for name in ("output_attentions", "softcap", "s_aux"))
     _refuse_foreign(module, kwargs)
@@ -81,11 +81,9 @@ def attention_forward(
         return plain(), None
     current = observed.get(module)
     if current is None and current_cutter() is None and not wants_map:
-        output = plain()
-        if layer is not None:
-            layer.on_attention(query.detach(), attention.scale, None)
-        return output, None
-    output, whole = seen_output(module, attention, plain, bool(wants_map), plainly="two-pass" if dropout else None)
+        output, whole = plain(), None
+    else:
+        output, whole = seen_output(module, attention, plain, bool(wants_map), plainly="two-pass" if dropout else None)
     if layer is not None:
         received = current.received_now() if current is not None and layer.needs_received else None
         layer.on_attention(query.detach(), attention.scale, received)

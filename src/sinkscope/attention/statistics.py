@@ -7,78 +7,35 @@ Received attention of key j is the mean over queries of the attention paid to it
 (METHODS section 1; the cumulative attention score of arXiv 2510.15731). It is exact, and it costs O(L) to keep where
 the map costs O(L^2). Full maps are kept only for the layers and heads that `Collect` names.
 
-A decoding loop knows which queries are prompt, which are committed and which are still masked; the attention function
-does not. The loop labels them around its call to the network, and statistics are split by the labels:
-
-    with label_queries(groups):                    # (batch, query) integers
-        network(input_ids)
+Statistics are split by the groups of queries that a decoding loop labels (`groups`). Without labels every real query
+counts and no split is made.
 
 Where a layer has learned sinks, part of a query's attention goes to no key. That part is a column of its own beside
 those of the keys, and what keys receive adds up to the rest.
-
-The labels are a context variable, so nothing has to travel through the network's own arguments. Without labels every
-real query counts and no split is made.
 
 Layers are counted as their attention is called, not by the modules' own index: ALBERT calls one shared module for every
 layer, and some models have layers without attention.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 
 import torch
 
 from sinkscope.attention.cutting import current_cutter
 from sinkscope.attention.evicting import KeyIndex, visible_rows
+from sinkscope.attention.groups import (
+    GROUPS,
+    NOT_COUNTED,
+    check_labels,
+    current_labels,
+    merge_groups,
+    query_weights,
+)
 from sinkscope.attention.kernels import Attention
 from sinkscope.attention.outputs import BY_KEY, HeadOutputs, head_outputs
 from sinkscope.attention.spread import SplitHeads
 from sinkscope.errors import UserError
-
-GROUPS = ("prompt", "committed", "block-committed", "block-masked", "later")
-"""The groups of queries. They are disjoint and cover every real query, so the parts, weighted by size, add up to the
-whole.
-
-`prompt`: given tokens. `committed`: generated, before the current block. `block-committed`, `block-masked`: inside the
-current block. `later`: masked positions of blocks to come. Autoregressive models use the first two.
-"""
-
-RENOISED_GROUPS = ("prompt", "committed", "kept", "changed", "later")
-"""The same of a model whose noise is random tokens: `kept` hold what they drew in the pass before, `changed` noise."""
-
-NOT_COUNTED = -1
-"""The label of a query that belongs to nobody: a row of padding."""
-
-_labels: ContextVar[torch.Tensor | None] = ContextVar("sinkscope_query_groups", default=None)
-
-
-@contextmanager
-def label_queries(groups: torch.Tensor) -> Iterator[None]:
-    """Label the queries of the passes made inside the block.
-
-    `groups`: (batch, query) integers, an index into `GROUPS`, or `NOT_COUNTED` for rows of padding.
-    """
-    token = _labels.set(groups)
-    try:
-        yield
-    finally:
-        _labels.reset(token)
-
-
-def current_labels() -> torch.Tensor | None:
-    """The labels in force, (batch, query), or None."""
-    return _labels.get()
-
-
-def check_labels(labels: torch.Tensor, batch: int, queries: int) -> None:
-    """Raise `UserError` for labels that don't fit a pass of this size."""
-    if tuple(labels.shape) != (batch, queries):
-        raise UserError(f"labels have the shape {tuple(labels.shape)}, this pass has {batch} rows of {queries} queries")
-    low, high = (int(labels.min()), int(labels.max())) if labels.numel() else (0, 0)
-    if not NOT_COUNTED <= low <= high < len(GROUPS):
-        raise UserError(f"labels must lie between {NOT_COUNTED} and {len(GROUPS) - 1}, got {low} to {high}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,20 +91,6 @@ class PassStatistics:
     entropy: torch.Tensor | None = None  # (layer, batch, head, query), nats; NaN for rows that do not count
     outputs: HeadOutputs | None = None  # each with a first dim `layer`
     maps: dict[int, torch.Tensor] = field(default_factory=dict)  # layer -> (batch, chosen head, query, key)
-
-
-def query_weights(labels: torch.Tensor, groups: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weights (batch, group, query) that turn rows of attention into group means, and sizes (batch, group); labels
-    (batch, query)."""
-    member = labels.unsqueeze(1) == torch.arange(groups, device=labels.device).view(1, -1, 1)
-    sizes = member.sum(-1)
-    return member / sizes.clamp(min=1).unsqueeze(-1), sizes
-
-
-def merge_groups(by_group: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
-    """The whole from its parts: size-weighted mean. by_group (batch, head, group, key), sizes (batch, group)."""
-    share = sizes / sizes.sum(-1, keepdim=True).clamp(min=1)
-    return torch.einsum("bhgk,bg->bhk", by_group, share.to(by_group.dtype))
 
 
 def stack_layers(
