@@ -43,11 +43,10 @@ def attention_forward(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Attention as transformers calls it. query (batch, head, query, dim); key and value (batch, kv_head, key, dim).
 
-    Arguments come in the order of transformers' own SDPA function: wrappers of other libraries pass some by position.
-    Beside them `softcap` and `s_aux` (head,), learned sinks, are heeded. Returns (batch, query, head, dim), and where
-    `output_attentions` is asked for the map (batch, head, query, key), else None. Queries and keys may come in a higher
-    precision than the values (LLaDA rotates in float32); they are brought back to it first, as the reference does.
-    Raises `UserError` for keys that are not the tokens' own under the mask (`foreign_keys`).
+    Arguments come in the order of transformers' SDPA function: wrappers of other libraries pass some by position. Beside
+    them `softcap` and `s_aux` (head,), learned sinks, are heeded. Returns (batch, query, head, dim), and the map (batch,
+    head, query, key) where `output_attentions` asks, else None. Queries and keys of a higher precision than the values
+    (LLaDA rotates in float32) are brought back to it first. Raises `UserError` for `foreign_keys`.
     """
     # No compiled graph is watched or cut: the network then runs without compilation.
     compiling = torch.compiler.is_compiling()
@@ -152,9 +151,9 @@ def _is_causal(module: torch.nn.Module, query: torch.Tensor, mask: torch.Tensor 
 def _of_last(
     module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, asked: bool | None
 ) -> torch.Tensor | None:
-    """The mask; the causal one, (1, 1, query, key) boolean, of queries that are the last tokens of those that have keys.
+    """The mask; the causal one, (1, 1, query, key) boolean, of queries that are the last of the tokens with keys.
 
-    Gemma 4 leaves out the others in layers that share keys, where only the last logits are wanted. SDPA would take these
+    Gemma 4 leaves out the others in layers that share keys, where only the last logits are wanted. SDPA would take them
     for the first.
     """
     queries, keys = query.shape[2], key.shape[2]
