@@ -43,9 +43,9 @@ def attention_forward(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Attention as transformers calls it. query (batch, head, query, dim); key and value (batch, kv_head, key, dim).
 
-    Arguments come in the order of transformers' SDPA function: wrappers of other libraries pass some by position. Beside
-    them `softcap` and `s_aux` (head,), learned sinks, are heeded. Returns (batch, query, head, dim), and the map (batch,
-    head, query, key) where `output_attentions` asks, else None. Queries and keys of a higher precision than the values
+    Arguments come in the order of transformers' SDPA function: wrappers of other libraries pass some by position.
+    Beside them `softcap` and `s_aux` (head,), learned sinks, are heeded. Returns (batch, query, head, dim), and the map
+    (batch, head, query, key) where `output_attentions` asks, else None. Queries and keys more precise than the values
     (LLaDA rotates in float32) are brought back to it first. Raises `UserError` for `foreign_keys`.
     """
     # No compiled graph is watched or cut: the network then runs without compilation.
