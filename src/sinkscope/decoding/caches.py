@@ -128,6 +128,11 @@ class WrittenCache(DynamicCache):
             if isinstance(layer, _PartLayer):
                 layer.part = part
 
+    def forget(self, columns: int) -> None:
+        """Let go of the keys of the last columns, which are not finished."""
+        self.feed(None)
+        self.crop(-columns)
+
     @property
     def columns(self) -> int | None:
         """Columns there in a pass that feeds a part; None in all others."""
