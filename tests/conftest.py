@@ -43,6 +43,7 @@ SLOWEST = (
     "evaluation/test_evaluate.py",
     "trace/test_reading.py",
     "trace/test_recording.py",
+    "attention/test_split_heads.py",
     "attention/test_foreign_hands.py",
 )
 """Files that take longest, as far as one test or fixture of theirs goes on for seconds."""

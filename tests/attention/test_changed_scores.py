@@ -13,8 +13,9 @@ from transformers import PreTrainedModel
 from sinkscope.attention import GROUPS, Collect, label_queries, watch
 from sinkscope.attention.cutting import Cut, attend, cutting
 from sinkscope.attention.function import attention_forward
-from sinkscope.attention.kernels import KERNELS, Attention, chunked_output
-from sinkscope.attention.statistics import LayerAccumulator, query_weights
+from sinkscope.attention.groups import query_weights
+from sinkscope.attention.kernels import KERNELS, Attention, chunked_output, output_beside_sink
+from sinkscope.attention.statistics import LayerAccumulator
 
 HEADS, QUERIES, KEYS = 6, 37, 53
 
@@ -67,6 +68,26 @@ def test_kernels_equal_the_oracle(dtype: torch.dtype, kind: str, kernel: str, ch
     # An entropy adds up to 54 terms of this error, each times at most log p of a small p.
     entropy = torch.special.entr(row).sum(-1)
     torch.testing.assert_close(seen.entropy.double()[counted], entropy[counted], atol=200 * tolerance, rtol=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_an_output_beside_a_sink_equals_the_oracle(dtype: torch.dtype, kind: str) -> None:
+    plain, visible = random_attention(kind, dtype=dtype)
+    attention = changed(plain, "sink")
+    expected = oracle(attention, visible, Cut(keys=torch.zeros(BATCH, HEADS, attention.key.shape[2], dtype=torch.bool)))
+    output = output_beside_sink(attention)
+    assert output is not None and output.dtype == dtype
+    tolerance = 1e-12 if dtype == torch.float64 else 2e-6
+    torch.testing.assert_close(output.double(), expected.output, atol=tolerance, rtol=tolerance)
+    query = attention.query.clone()
+    query[1, 2, -1] = torch.nan
+    broken = output_beside_sink(replace(attention, query=query))
+    assert broken is not None
+    assert bool(broken[1, -1, 2].isnan().all())  # a fault is not hidden
+    for other in (changed(attention, "cap"), changed(plain.__class__(**vars(plain)), "bias")):
+        assert output_beside_sink(other) is None
+    assert output_beside_sink(replace(attention, value=attention.value.requires_grad_())) is None
 
 
 CUT_CASES = [(torch.float64, kind) for kind in KINDS] + [(torch.float32, "causal"), (torch.bfloat16, "boolean")]

@@ -51,7 +51,7 @@ class RotaryPositions:
         """Cosines and sines, (batch, position, rotated dim) each."""
         with torch.no_grad():
             cosine, sine = deepcopy(self.module)(like, positions.to(like.device))
-        return cosine.to(like.dtype), sine.to(like.dtype)
+        return cosine.to(like), sine.to(like)
 
 
 def rotation_of(model: Model) -> RotaryPositions:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sinkscope.attention.function import NAME, observed
+from sinkscope.attention.spread import refuse_split_heads
 from sinkscope.compression.budgets import Budget, as_budget, read_budget
 from sinkscope.compression.cache import CompressedBlocks, CompressedCache, row_seeds
 from sinkscope.compression.contents import LayerRules, check_protected
@@ -154,6 +155,7 @@ def check_model(compress: Compress, model: Model) -> None:
     """Raise `UserError` for what can't be done to this model, whatever the prompts."""
     if model.network.config._attn_implementation != NAME:
         raise UserError(f"{model.name} was loaded with another attention function; load it with attention={NAME!r}")
+    refuse_split_heads(model.network, "keys can't be dropped so")
     compress.much.check(model.shape.layers)
     windows_of(model)
     if compress.how.needs_rotation:

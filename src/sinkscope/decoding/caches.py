@@ -43,6 +43,8 @@ class BlockPlace:
 class HeldLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     """A layer of a block cache."""
 
+    drops = False
+    """Whether it drops keys, which attention must be told of."""
     is_sliding = False
     is_compileable = False
 
@@ -125,6 +127,11 @@ class WrittenCache(DynamicCache):
         for layer in self.layers:
             if isinstance(layer, _PartLayer):
                 layer.part = part
+
+    def forget(self, columns: int) -> None:
+        """Let go of the keys of the last columns, which are not finished."""
+        self.feed(None)
+        self.crop(-columns)
 
     @property
     def columns(self) -> int | None:

@@ -48,6 +48,19 @@ def denoise_canvas(
     return _Denoising(model, canvas, settings, seeds, intervention, dropping).steps()
 
 
+def _least_passes(settings: Denoising, lines: Lines) -> int | None:
+    """The fewest passes of a block that ends when nothing is left: with a threshold or a cache, and in all block-causal
+    models. None where it ends with its schedule.
+
+    A block cache has a full pass and one over the cache at least.
+    """
+    if lines.grows:
+        return 0
+    if settings.cache is not None:
+        return 2
+    return None if settings.threshold is None else 1
+
+
 class _Denoising:
     """One generation: the canvas as it is now, and what is fixed about it."""
 
@@ -75,6 +88,7 @@ class _Denoising:
         self._dropping = dropping
         padding = (~canvas.real).sum(-1).tolist()
         self._rule = CommitRule(self._schedule, settings.threshold, padding, self._lines.width)
+        self._least = _least_passes(settings, self._lines)
         self._index = 0
 
     @torch.no_grad()
@@ -118,19 +132,6 @@ class _Denoising:
         real = canvas.real[:, : self._lines.there(stop)]
         place = BlockPlace(kind=kind, start=start, stop=stop, real=real, prompt_length=canvas.prompt_length)
         return BlockCache(place, block_layers(self._dropping, self._model, place, self._fed_seeds))
-
-    @property
-    def _least(self) -> int | None:
-        """The fewest passes of a block that ends when nothing is left: with a threshold or a cache, and in all
-        block-causal models. None where it ends with its schedule.
-
-        A block cache has a full pass and one over the cache at least.
-        """
-        if self._lines.grows:
-            return 0
-        if self._settings.cache is not None:
-            return 2
-        return None if self._settings.threshold is None else 1
 
     def _ended(self, block: Block) -> bool:
         """As in the references."""
@@ -178,7 +179,7 @@ class _Denoising:
         fed = self._fed(block, open_now)
         step = self._pass(block, fed, open_now, takes_part, all_of_them=only_first)
         if self._kept is not None and (not self._parts or self._ended(block)):
-            self._forget(block, self._kept)
+            self._kept.forget(block.fed[1] - block.fed[0])
         block.step += 1
         if isinstance(block.cache, BlockCache) and block.step == 1:
             block.fed = block.cache.hold()
@@ -190,14 +191,9 @@ class _Denoising:
         part = self._filling.begun_part(block.number, open_now) if self._parts and block.step > 0 else None
         if self._parts and self._kept is not None:
             if part is None and block.step > 0:
-                self._forget(block, self._kept)
+                self._kept.forget(block.fed[1] - block.fed[0])
             self._kept.feed(part)
         return block.fed if part is None else part
-
-    def _forget(self, block: Block, kept: WrittenCache) -> None:
-        """Let go of the keys of the block, which is not finished."""
-        kept.feed(None)
-        kept.crop(block.fed[0] - block.fed[1])
 
     def _pass(
         self,

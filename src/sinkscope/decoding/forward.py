@@ -5,6 +5,7 @@ Every pass of the loops, the measures and the harness goes through here, and sto
 
 import inspect
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -12,10 +13,11 @@ from torch import nn
 from transformers import Cache
 
 from sinkscope.attention import NOT_COUNTED, label_queries
-from sinkscope.attention.cutting import cutting
-from sinkscope.attention.watching import first_not_finite, not_finite, refuse_split_heads
+from sinkscope.attention.cutting import cutting, uncompiled
+from sinkscope.attention.spread import SpreadCutter, split_heads
+from sinkscope.attention.watching import first_not_finite, not_finite
 from sinkscope.decoding.blockwise import Visible
-from sinkscope.decoding.caches import WrittenCache
+from sinkscope.decoding.caches import HeldLayer, WrittenCache
 from sinkscope.decoding.canvas import Canvas, doubled
 from sinkscope.decoding.coupling import Rotations
 from sinkscope.decoding.protocols import Intervention, MaskingStats, PassContext, active
@@ -45,8 +47,8 @@ class Forward:
         canvas = doubled(canvas) if self._copies else canvas
         self._intervening = None
         if masking is not None:
-            refuse_split_heads(model.network)
             self._intervening = masking.start(model, canvas, seeds, self._copies)
+            self._cutter = SpreadCutter(self._intervening, split_heads(model.network), canvas.tokens.device)
         self._network: Any = model.network
         self._shift = model.family.logit_shift
         # The column of each row's first token, which has no row of logits before it, be that padding or none.
@@ -56,6 +58,7 @@ class Forward:
         self._rotations = Rotations(model.network)
         accepted = inspect.signature(model.network.forward).parameters
         self._keeps = "logits_to_keep" in accepted
+        self._spread = len({weight.device for weight in model.network.parameters()}) > 1
         self._caches = "use_cache" in accepted
         self._mask = canvas.real.long() if canvas.padded else None
         offset = model.family.position_offset
@@ -82,7 +85,7 @@ class Forward:
         if self._copies:
             tokens, groups = tokens.repeat(2, 1), groups.repeat(2, 1)
         self._intervening.begin(PassContext(tokens=tokens, fed=fed, groups=groups))
-        with cutting(self._intervening):
+        with cutting(self._cutter):
             logits = self._pass(tokens, fed, wanted, groups, cache, finished)
         self.removed = self._intervening.finish()
         return logits[: self._rows]
@@ -107,8 +110,10 @@ class Forward:
         if cache is not None:
             kwargs["cache"] = cache
         if self._keeps:
-            kwargs["logits_to_keep"] = rows
-        with label_queries(groups), self._rotations.fresh():
+            # A tensor would go to the device of the embeddings, and choose from rows on that of the output.
+            kwargs["logits_to_keep"] = rows.tolist() if self._spread else rows
+        drops = cache is not None and any(isinstance(one, HeldLayer) and one.drops for one in cache.layers)
+        with label_queries(groups), self._rotations.fresh(), uncompiled() if drops else nullcontext():
             logits: torch.Tensor = self._network(input_ids=tokens[:, start:stop], **kwargs).logits
         logits = logits if self._keeps else logits[:, rows]
         self._check(logits, groups[:, rows], tokens[:, :stop])

@@ -161,10 +161,6 @@ class MaskSinks:
                 told = f"0 to {there[-1]}" if every else f"{', '.join(map(str, there))} (the others have no attention)"
                 raise UserError(f"no {kind} {absent[0]}: {model.name} has {kind}s {told}")
         _check_kind(self, model)
-        if len({weight.device for weight in model.network.parameters()}) > 1:
-            raise UserError(
-                f"{model.name} is spread over several devices, where keys can't be masked yet; load it on one"
-            )
         if model.network.config._attn_implementation != NAME:
             raise UserError(f"{model.name} was loaded with another attention function; load it with attention={NAME!r}")
         if isinstance(self.reference, Reference):
@@ -293,8 +289,9 @@ class Masking:
 
     def cut(self, attention: Attention, received: Callable[[], torch.Tensor]) -> Cut | None:
         due = self._takes_layer and self._any_due
-        self._present = attention.present
-        self._selection = self._select(attention.width, attention.present, received) if due else None
+        present = attention.present
+        self._present = None if present is None else present.to(self._real.device)
+        self._selection = self._select(attention.width, self._present, received) if due else None
         if self._selection is None:
             return None
         return Cut(

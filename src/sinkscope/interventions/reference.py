@@ -216,7 +216,7 @@ def resampled_values(
     for row, places in enumerate(positions):
         number = drawn[row % len(drawn)]
         for layer, one in enumerate(of_texts[number]):
-            values[layer].append(one[0, :, places.clamp(max=one.shape[2] - 1)])
+            values[layer].append(one[0, :, places.clamp(max=one.shape[2] - 1).to(one.device)])
     return [torch.stack(one) for one in values]
 
 

@@ -248,7 +248,7 @@ def rounded(values: NDArray[np.float32]) -> NDArray[np.float32]:
     Bits that are zero compress to nothing.
 
     Where it misleads: a limit *below* the fair share, or the order of keys that receive less than it, is decided to 12
-    bits.
+    bits; so is the deviation of a row, and a z-score within a thousandth of its limit may fall on the other side.
     """
     if values.shape[-1] <= TOP:
         return values

@@ -27,8 +27,9 @@ import xarray as xr
 from sinkscope.attention import GROUPS
 from sinkscope.attention.cutting import Cut, cutting
 from sinkscope.attention.function import NAME
+from sinkscope.attention.groups import current_labels
 from sinkscope.attention.kernels import Attention
-from sinkscope.attention.statistics import current_labels
+from sinkscope.attention.spread import refuse_split_heads
 from sinkscope.compression.diagnostics.orders import attention_loss, over_random, random_loss
 from sinkscope.compression.scorers import CachedLayer, HighKeyNorm, KeyDiff, KeyNorm, Random, Scorer
 from sinkscope.compression.scorers.base import mean_over_group
@@ -71,6 +72,7 @@ def _check(model: Model, settings: Settings, scorers: Sequence[Scorer]) -> None:
         raise UserError(f"{model.name} was loaded with another attention function; load it with attention={NAME!r}")
     if model.family.renoises:
         raise UserError(f"{model.name} ({model.family.name}) keeps the keys of its encoder; their loss is not measured")
+    refuse_split_heads(model.network, "its keys can't be measured so")
     if isinstance(settings, Denoising):
         if settings.gen_length == 0:
             raise UserError("gen_length 0 makes the whole text one block, which leaves no key outside; set gen_length")
