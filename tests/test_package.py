@@ -59,8 +59,8 @@ def test_the_wheel_holds_the_source_and_nothing_else(built: Path) -> None:
 
 def test_the_wheel_works_where_nothing_of_the_clone_is(built: Path, tmp_path: Path) -> None:
     (wheel,) = built.glob("*.whl")
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", "there", wheel]
-    subprocess.run(install, cwd=tmp_path, check=True, capture_output=True)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", "there"]
+    subprocess.run([*pip, str(wheel)], cwd=tmp_path, check=True, capture_output=True)
     there = tmp_path / "there"
     environment = {**os.environ, "PYTHONPATH": str(there)}
 
