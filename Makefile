@@ -20,9 +20,12 @@ lint: setup
 	$(BIN)/mypy
 
 # The documentation site: build/site/index.html opens from disk.
-docs: setup
-	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+docs: $(VENV)/.docs
 	$(BIN)/python docs/make_site.py
+
+$(VENV)/.docs: $(VENV)/.ready
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	touch $@
 
 setup: $(VENV)/.ready
 

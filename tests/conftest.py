@@ -30,6 +30,7 @@ settings.load_profile("sinkscope")
 
 FIXTURES = Path(__file__).parent / "fixtures"
 SLOWEST = (
+    "tests/test_docs.py",
     "cli/test_demo.py",
     "evaluation/test_harness_command.py",
     "families/test_packaged_models.py",

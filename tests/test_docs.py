@@ -34,7 +34,7 @@ REGISTERS = (RULES, SCORERS, CONTROLS, CHANNELS, TASKS, MEASURES)
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
-HOW_TO_LINES = 60
+HOW_TO_LINES, README_LINES = 60, 120
 WATCHING = ("info", "generate", "trace", "sinks", "norms", "figures", "report")
 """Commands that take seconds: pages' examples of them are run. Of the others the options are checked."""
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -238,3 +238,9 @@ def test_a_how_to_is_short(page: Path) -> None:
     if page.stem in UNITS:
         text = re.sub(r"^```python\n.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
     assert text.count("\n") <= HOW_TO_LINES
+
+
+def test_the_readme_is_short_and_has_no_table_of_its_own() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert text.count("\n") <= README_LINES
+    assert not re.search(r"^\|", text, flags=re.MULTILINE)
