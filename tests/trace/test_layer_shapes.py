@@ -407,3 +407,23 @@ def test_dropping_keys_layer_by_layer(name: str, load: Callable[..., ss.Model], 
 def test_layers_whose_keys_cannot_be_dropped_are_refused(name: str, reason: str, load: Callable[..., ss.Model]) -> None:
     with pytest.raises(UserError, match=reason):
         ss.generate(load(name), [PROMPT], ss.Decoding(max_new_tokens=3), compression=Compress("key-norm", 0.5))
+
+
+@pytest.mark.parametrize(
+    ("variable", "labels"),
+    [
+        ("layer", [3, 1]),
+        ("layer", [-1, 3]),
+        ("layer_heads", [0, 6]),
+        ("layer_heads", [6, 7]),
+        ("layer_kv_heads", [1, 1]),
+    ],
+)
+def test_numbers_of_layers_and_heads_that_nobody_wrote_are_damage(
+    variable: str, labels: list[int], load: Callable[..., ss.Model], tmp_path: Path
+) -> None:
+    keep = Recording(norms=True)
+    ss.record(load("jamba"), [PROMPT], ss.Decoding(max_new_tokens=2), out=tmp_path / "t.zarr", recording=keep)
+    (tmp_path / "t.zarr" / "samples" / "000000" / variable / "c.0").write_bytes(np.array(labels, "<i4").tobytes())
+    with pytest.raises(UserError, match=f"{variable} has labels that were never written"):
+        ss.open_trace(tmp_path / "t.zarr")[0]

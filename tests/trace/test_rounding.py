@@ -30,6 +30,7 @@ shapes = st.tuples(st.integers(0, 2**32), st.floats(0, 8), st.integers(9, 200), 
 
 @settings(max_examples=40, deadline=None)
 @example((0, 0.25, 95, 0))
+@example((4, 0.015625, 9, 0))
 @given(shapes)
 def test_every_rule_finds_the_same_in_what_is_kept(shape: tuple[int, float, int, int]) -> None:
     exact = attention(*shape)

@@ -79,6 +79,9 @@ class LayerShape(NamedTuple):
     heads: int
     kv_heads: int
 
+    def __str__(self) -> str:
+        return f"{self.number}: {self.heads} heads over {self.kv_heads}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
