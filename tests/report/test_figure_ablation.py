@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.collections import LineCollection
 from matplotlib.container import ErrorbarContainer
-from report_samples import caption_of, cell, figure_of, legend_labels, settings_of, xs, ys
+from report_samples import caption_of, cell, figure_of, legend_labels, lines, settings_of, xs, ys
 
 from sinkscope.errors import UserError
 from sinkscope.experiments.masking import MaskingGrid, ablate
@@ -87,8 +87,8 @@ def test_curves_show_scores_with_their_intervals(folder: Path) -> None:
     assert ax.get_title("left") == "twin-x, copy, n = 5"
     assert ax.get_ylabel() == "score (higher is better)"
     assert settings_of(ax).startswith("rule: as named below the axis")
-    starts = [xs(one.lines[0])[0] for one in drawn.values()]
-    assert abs(starts[0]) < 0.5 and starts[0] != starts[1]
+    seconds = [xs(drawn[name].lines[0])[1] for name in ("sinks", "random")]
+    assert abs(seconds[0] - 1) < 0.5 and seconds[0] != seconds[1]
 
 
 def test_rules_of_another_kind_are_not_joined_to_the_line(folder: Path) -> None:
@@ -200,7 +200,18 @@ def test_a_control_that_is_no_equal_is_marked_on_its_side(mass: float, side: str
     ax = figures.ablation_curves(read.rows)
     marked = {str(line.get_gid()): line for line in ax.lines if str(line.get_gid()).startswith("unequal")}
     assert list(marked) == ([] if side is None else [f"unequal-{side}"])
-    said = [label for label in legend_labels(ax) if "than the sinks" in label]
-    assert said == ([] if side is None else [f"took {side} than the sinks"])
+    assert ("hollow triangles: controls that are no equals" in settings_of(ax)) == (side is not None)
     if side is not None:
-        assert marked[f"unequal-{side}"].get_ydata() == pytest.approx([0.6])
+        [hollow] = marked.values()
+        assert hollow.get_ydata() == pytest.approx([0.6])
+        assert hollow.get_markerfacecolor() == "white"
+        assert hollow.get_markeredgecolor() == errorbars(ax)["equal-mass"].lines[0].get_color()
+
+
+def test_the_plain_run_is_one_point(folder: Path) -> None:
+    ax = figures.ablation_curves(figures.read_ablations(folder)[0].rows)
+    for name in ("sinks", "random"):
+        line = errorbars(ax)[name].lines[0]
+        assert (xs(line)[0], ys(line)[0]) == (0.0, pytest.approx(0.8))
+    [plain] = lines(ax, "plain")
+    assert (xs(plain).tolist(), ys(plain).tolist()) == ([0.0], [pytest.approx(0.8)])

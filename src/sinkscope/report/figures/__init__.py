@@ -22,7 +22,8 @@ from sinkscope.report.figures.lab import read_findings
 from sinkscope.report.figures.making import FIGURES, FigureKind, Made, check_figures, figure, make_figures
 from sinkscope.report.figures.motion import displacement_shares, lifetime_curves, top_positions
 from sinkscope.report.figures.scores import epsilon_curves, layer_head_map, score_histogram
-from sinkscope.report.figures.style import FORMATS, house_style, write_figure
+from sinkscope.report.figures.paper import PAPER
+from sinkscope.report.figures.style import FORMATS, house_style, page_width, write_figure
 from sinkscope.report.figures.tokens import token_bars
 from sinkscope.report.figures.training import accuracy_curves, emergence_curves, read_training
 
@@ -31,6 +32,7 @@ import_modules(__path__, __name__)
 __all__ = [
     "FIGURES",
     "FORMATS",
+    "PAPER",
     "Ablation",
     "Compressed",
     "FigureKind",
@@ -54,6 +56,7 @@ __all__ = [
     "make_figures",
     "needle_map",
     "open_subjects",
+    "page_width",
     "read_ablations",
     "read_compressions",
     "read_findings",

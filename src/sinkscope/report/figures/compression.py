@@ -49,8 +49,7 @@ def compression_curves(rows: Sequence[KeysCell], *, ax: Axes | None = None) -> A
         raise UserError("compression curves take the cells of one model and one task: draw others on axes of their own")
     ax = style.fresh_axes(4.2, 2.7) if ax is None else ax
     paint(ax, rows)
-    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    entitle(ax, row_title(rows), INTERVALS)
+    entitle(ax, row_title(rows), INTERVALS, lift=style.own_legend(ax))
     return ax
 
 
@@ -108,7 +107,7 @@ def compression_panels(inputs: Inputs) -> Figure:
         paint(ax, one.rows, labels)
         entitle(ax, row_title(one.rows))
     if len({tuple(budget_order(one.rows)) for one in every}) == 1:
-        style.only_outer_labels(axes, ACROSS)
+        style.only_outer_labels(axes)
     style.legend_above(drawn, of=axes)
     caption(drawn, INTERVALS)
     return drawn
@@ -167,7 +166,7 @@ def needle_maps(inputs: Inputs) -> Figure:
         raise UserError("no needle test was given (sinkscope compress --task needle, then --compression FOLDER)")
     rows = tests[0]
     budgets, labels = budget_order(rows), label_order(rows)
-    drawn = Figure(figsize=(style.WIDE, 0.5 + 1.25 * len(labels)), layout="constrained")
+    drawn = Figure(figsize=(style.fitting(style.WIDE), 0.5 + 1.25 * len(labels)), layout="constrained")
     grid = drawn.subplots(len(labels), len(budgets), squeeze=False, sharex=True, sharey=True)
     images = []
     for across, (label, axes) in enumerate(zip(labels, grid, strict=True)):

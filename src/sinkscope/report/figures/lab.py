@@ -17,7 +17,7 @@ from sinkscope.lab.studies import Finding, findings, labels, read_lab
 from sinkscope.report.figures.inputs import Inputs
 from sinkscope.report.figures.labels import caption, entitle, printable
 from sinkscope.report.figures.making import figure
-from sinkscope.report.figures.style import LINES, SOFT, WIDE
+from sinkscope.report.figures.style import LINES, SOFT, WIDE, fitting, own_legend
 
 _PASSES = ("text", "masked 0.5")
 """Which pass of a causal and of a bidirectional network is drawn."""
@@ -54,7 +54,7 @@ def lab_panels(inputs: Inputs) -> Figure:
     if not shown:
         raise UserError("no laboratory was given (--lab FOLDER)")
     heights = [len(some) + 3.0 for some in shown.values()]
-    drawn = Figure(figsize=(WIDE, _ROW * sum(heights) + 0.5), layout="constrained")
+    drawn = Figure(figsize=(fitting(WIDE), _ROW * sum(heights) + 0.5), layout="constrained")
     grid = drawn.subplots(len(shown), len(_PANELS), squeeze=False, sharex="col", height_ratios=heights)
     for row, (objective, some) in zip(grid, shown.items(), strict=True):
         for number, (ax, (what, series)) in enumerate(zip(row, _PANELS, strict=True)):

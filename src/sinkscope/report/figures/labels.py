@@ -18,7 +18,7 @@ from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.image import AxesImage
 
 from sinkscope.report.figures import style
-from sinkscope.report.figures.style import FONT, SOFT
+from sinkscope.report.figures.style import CHARACTER_WIDTH, FONT, POINTS, SOFT
 from sinkscope.report.traces import masking_of, model_name, token_text
 from sinkscope.sinks import SinkRule
 from sinkscope.sinks.lexicon import Lexicon
@@ -38,8 +38,6 @@ SCORES = {
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
 _TITLE, _SMALL, _LINE, _GAP = 7.5, 6.3, 1.5, 4.0
 """Points: title and small print; the latter's line height in letters; the room above the axes in points."""
-_CHARACTER_WIDTH = 0.54
-"""Of the font's size, on average, a little more than is needed."""
 
 
 def printable(text: str) -> str:
@@ -112,9 +110,7 @@ def made_by(rule: SinkRule | str, scale: str | None, group: str, *more: str) -> 
 
 def entitle(ax: Axes, title: str, settings: str = "", *, lift: float = 0.0) -> None:
     """Title of the axes; below it, in lines as wide as the axes, how its numbers were made; `lift` points higher."""
-    figure = ax.get_figure()
-    assert figure is not None
-    width = ax.get_position().width * figure.get_figure(root=True).get_figwidth()
+    width = style.inches(ax)[0]
     below = wrapped(settings, width, _SMALL)
     room = _GAP + lift + len(below) * _SMALL * _LINE
     ax.set_title("\n".join(wrapped(title, width, _TITLE)), loc="left", pad=room, parse_math=False)
@@ -133,7 +129,7 @@ def caption(figure: Figure, text: str) -> None:
 
 def wrapped(text: str, inches: float, size: float) -> list[str]:
     """The text in lines that fit a width, in letters of `size` points; line breaks stay."""
-    most = max(20, int(inches * 72 / (size * _CHARACTER_WIDTH)))
+    most = max(20, int(inches * POINTS / (size * CHARACTER_WIDTH)))
     return [line for part in text.split("\n") for line in textwrap.wrap(part, most)]
 
 
@@ -145,6 +141,7 @@ def image_panels(
     images = [paint(ax, one) for ax, one in zip(axes, found, strict=True)]
     for ax, title in zip(axes, titles, strict=True):
         entitle(ax, title)
-    axes[0].set_ylabel(y)
+        ax.set_ylabel(y)
+    style.only_outer_labels(axes)
     style.color_bar(axes, images[-1], bar)
     return drawn, axes

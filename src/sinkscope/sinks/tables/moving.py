@@ -104,7 +104,8 @@ TABLES = [
     ),
     Table(
         "lifetimes",
-        "how many steps in a row a position stays a sink, by layer",
+        "how many steps in a row a position stays a sink, by layer; the median is Kaplan-Meier's: sinks alive at the last "
+        "step (censored_share) count as not seen to end, in mean_seen and longest with the steps that were seen",
         lambda view: lifetime_counts(view.sinks),
         finish_lifetimes,
     ),
