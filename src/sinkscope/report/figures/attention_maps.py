@@ -3,7 +3,9 @@
     attention_map(sample, step=3, layer=1, head=0)
 
 An autoregressive model feeds its prompt at step 0 and then one query a step. The rows of the steps that were recorded
-without a gap are put together into one map: with every step recorded it is that of the finished text. A row is a query, a column a key. Squares along the left and upper rims mark positions that held the mask token at that
+without a gap are put together into one map: with every step recorded it is that of the finished text.
+
+A row is a query, a column a key. Squares along the left and upper rims mark positions that held the mask token at that
 step, triangles above a column a sink by the rule. Only traces recorded with maps (`--map-steps`) have any.
 
 Where it misleads: one layer and head of many. The figure of a report takes, of those recorded, the one with the
@@ -203,6 +205,7 @@ def map_pairs(inputs: Inputs) -> Figure:
     return draw_maps([one for some in found.values() for one in some], inputs.rule, left_out)
 
 
+@style.house_style
 def draw_maps(found: Sequence[ShownMap], rule: SinkRule, left_out: Sequence[str] = ()) -> Figure:
     """One panel a map, two in a row, on one scale of colours."""
     drawn, axes = style.panels(len(found), height=3.4, across=2, share=False)

@@ -3,13 +3,13 @@
     heat_map(sample)                                         # the mean over layers and heads
     heat_map(pick(sample, layers=[3], heads=[1]), Excess(2.0), group="masked")
 
-Colours are the mean over layers and heads, logarithmic, from half a fair share (white) to the most there is, or 15 fair
-shares. A ring stands where the rule finds a sink in any single head, a larger one where it does so in more of them: in
-the mean over many heads hardly any is left.
+Colours are the mean over layers and heads, logarithmic, from half a fair share (white) to the most there is, or 15
+fair shares. A ring stands where the rule finds a sink in any single head, a larger one where it does so in more of
+them: in the mean over many heads hardly any is left.
 
-Where it misleads: the mean over layers and heads hides heads that look elsewhere. A large ring on a light cell is a weak
-sink in many heads. After step 0 of an autoregressive model a column is what one query pays, in other models what all
-queries pay on average.
+Where it misleads: the mean over layers and heads hides heads that look elsewhere. A large ring on a light cell is a
+weak sink in many heads. After step 0 of an autoregressive model a column is what one query pays, in other models what
+all queries pay on average.
 """
 
 from collections.abc import Iterator, Sequence

@@ -17,7 +17,7 @@ from sinkscope.lab.studies import Finding, findings, labels, read_lab
 from sinkscope.report.figures.inputs import Inputs
 from sinkscope.report.figures.labels import caption, entitle, printable
 from sinkscope.report.figures.making import figure
-from sinkscope.report.figures.style import LINES, SOFT, WIDE, fitting, own_legend
+from sinkscope.report.figures.style import LINES, SOFT, WIDE, fitting
 
 _PASSES = ("text", "masked 0.5")
 """Which pass of a causal and of a bidirectional network is drawn."""

@@ -10,6 +10,7 @@ file. Costs a pass over all samples for each figure that counts, and the memory 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 from matplotlib.figure import Figure
 
@@ -20,16 +21,18 @@ from sinkscope.report.figures.inputs import Inputs
 from sinkscope.report.figures.style import FORMATS, house_style, write_figure
 from sinkscope.trace.reading import reading_values
 
-Draw = Callable[[Inputs], Figure | str]
+Drawn = TypeVar("Drawn", Figure, str)
+"""A figure, or a table as LaTeX."""
+Draw = Callable[[Inputs], Figure]
 
 
 @dataclass(frozen=True)
-class FigureKind:
+class FigureKind(Generic[Drawn]):
     """One figure or table of the report. `draw` raises `UserError` with the reason where the inputs do not allow it."""
 
     name: str
     about: str
-    draw: Draw
+    draw: Callable[[Inputs], Drawn]
     ending: str | None = None
     """Of a table's file; a figure has the one that is asked for."""
 
@@ -38,14 +41,14 @@ class FigureKind:
         return out / f"{self.name}.{self.ending or ending}"
 
 
-FIGURES: Names[FigureKind] = Names("figure")
+FIGURES: Names[FigureKind[Figure]] = Names("figure")
 find_figure = FIGURES.find
 
 
-def figure(name: str, about: str) -> Callable[[Callable[[Inputs], Figure]], Callable[[Inputs], Figure]]:
+def figure(name: str, about: str) -> Callable[[Draw], Draw]:
     """Function decorator that files a figure in `FIGURES`, drawn in the house style."""
 
-    def file(draw: Callable[[Inputs], Figure]) -> Callable[[Inputs], Figure]:
+    def file(draw: Draw) -> Draw:
         FIGURES.add(name, FigureKind(name, about, house_style(draw)))
         return draw
 
@@ -66,7 +69,7 @@ def check_figures(
     ending: str = "svg",
     only: Sequence[str] = (),
     overwrite: bool = False,
-    kinds: Names[FigureKind] = FIGURES,
+    kinds: Names[FigureKind[Any]] = FIGURES,
 ) -> list[str]:
     """Names of the figures asked, all without `only`; the folder is not made yet.
 
@@ -87,7 +90,7 @@ def check_figures(
     return names
 
 
-def _others(out: Path, kinds: Names[FigureKind]) -> list[str]:
+def _others(out: Path, kinds: Names[FigureKind[Any]]) -> list[str]:
     """What stands in the folder and is no figure by its name, nor what a kill left of one."""
     try:
         there = [one.name for one in out.iterdir()] if out.exists() else []
@@ -105,12 +108,13 @@ def make_figures(
     only: Sequence[str] = (),
     overwrite: bool = False,
     observer: Callable[[str], None] | None = None,
-    kinds: Names[FigureKind] = FIGURES,
+    kinds: Names[FigureKind[Any]] = FIGURES,
 ) -> Made:
     """Draw the figures named in `only`, or all, and write each as `out/NAME.ending`.
 
-    kinds: what there is to choose from, `FIGURES` or `PAPER`. observer: called with the name of each figure before it is drawn. Raises `UserError` as `check_figures` does, where
-    the folder can't be made or written, and where the inputs allow none of what was asked.
+    kinds: what there is to choose from, `FIGURES` or `PAPER`. observer: called with the name of each figure before it
+    is drawn. Raises `UserError` as `check_figures` does, where the folder can't be made or written, and where the
+    inputs allow none of what was asked.
     """
     names = check_figures(out, ending=ending, only=only, overwrite=overwrite, kinds=kinds)
     files: dict[str, Path] = {}

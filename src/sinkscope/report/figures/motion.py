@@ -4,9 +4,9 @@ The strongest key of `top_positions` is that of the mean over layers and heads; 
 leave a gap. Thin lines mark where prompts end. Position 0 is at the top, as in the heat map.
 
 Lifetimes are drawn as survival: the share of sinks still alive after so many steps, by Kaplan and Meier's estimator
-(`sinks.motion.survivors`, as in the table "lifetimes"). A life is a run of steps at which one (layer, head, position) is
-a sink. A sink that is alive at the last step is censored: it counts as alive as long as it was seen, and a tick on the
-line marks where. Displacement is signed, positive to the right, counted in bins that double in width.
+(`sinks.motion.survivors`, as in the table "lifetimes"). A life is a run of steps at which one (layer, head, position)
+is a sink. A sink that is alive at the last step is censored: it counts as alive as long as it was seen, and a tick on
+the line marks where. Displacement is signed, positive to the right, counted in bins that double in width.
 
 Where it misleads: there is a strongest key in a flat map too; the line says nothing of its strength. In an
 autoregressive model every step asks another query, so lives are shorter and moves longer for that reason alone; and
@@ -91,7 +91,8 @@ Moves = tuple[list[str], NDArray[np.float64]]
 def survival(samples: _Some, rule: SinkRule, *, group: str = "all") -> xr.DataArray:
     """Share of sinks that are still alive after a number of steps, `(steps,)`, from 0 on, where it is 1.
 
-    Coordinate `censored (steps,)`: sinks that had lived so long at the last step. Raises `UserError` where there are no two steps or no sinks.
+    Coordinate `censored (steps,)`: sinks that had lived so long at the last step. Raises `UserError` where there are no
+    two steps or no sinks.
     """
     total: xr.Dataset | None = None
     longest = 0

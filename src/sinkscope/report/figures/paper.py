@@ -3,15 +3,15 @@
     make_figures(Inputs(subjects=subjects, ablations=ablations), Path("paper"), ending="pdf", kinds=PAPER)
 
 What the inputs don't allow is left out, with the command that makes it. Attention maps are those of the steps that the
-published ones show: two neighbours between which the strongest key moves farthest (Fig. 4), the last step of a block and
-the next (Fig. 6), the first and the last step (Fig. 8). `map_steps` says which these are.
+published ones show: two neighbours between which the strongest key moves farthest (Fig. 4), the last step of a block
+and the next (Fig. 6), the first and the last step (Fig. 8). `map_steps` says which these are.
 
 Where it misleads: the published layers and heads are not known; maps are of the recorded head with the strongest sink.
 Fig. 2 is a drawing of the method there, here what the model did. Table 1 has controls that the paper lacks.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
+from itertools import chain, zip_longest
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,7 @@ from sinkscope.sinks.tables.base import Vocabulary
 
 TOKENS = 5
 """Rows of Table 2."""
-PAPER: Names[FigureKind] = Names("figure of the paper")
+PAPER: Names[FigureKind[Any]] = Names("figure of the paper")
 _LATEX = str.maketrans(
     {one: f"\\{one}" for one in "#$%&_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}"}
@@ -185,8 +185,12 @@ def _score(rows: Sequence[KeysCell], keys: str, name: str) -> str:
         return "--"
     sides = [one.unequal for one in contrasts(rows) if (one.keys, one.control) == (keys, name)]
     low, high = outcome.interval()
-    span = "" if np.isnan([low, high]).any() else rf" {{\scriptsize({low:.2f}--{high:.2f})}}"
-    return f"{outcome.score:.2f}{MARKS.get(sides[0] or '', '') if sides else ''}{span}"
+    span = "" if np.isnan([low, high]).any() else rf" {{\scriptsize({_number(low)} to {_number(high)})}}"
+    return f"{_number(outcome.score)}{MARKS.get(sides[0] or '', '') if sides else ''}{span}"
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}".replace("-", "$-$")
 
 
 def token_table(inputs: Inputs) -> str:
@@ -194,10 +198,7 @@ def token_table(inputs: Inputs) -> str:
     found, left_out = found_in(inputs.traced(), lambda one: _top_tokens(one, inputs))
     head = [cell for label in found for cell in (tex(label), "share", "of all")]
     rows: list[Sequence[str] | None] = [head]
-    for number in range(max(map(len, found.values()))):
-        rows.append(
-            [cell for some in found.values() for cell in (some[number] if number < len(some) else ("", "", ""))]
-        )
+    rows += ([cell for one in line for cell in one] for line in zip_longest(*found.values(), fillvalue=("", "", "")))
     made = made_by("the strongest key of the mean over layers and heads", None, inputs.group)
     about = "share: of steps at which the strongest key holds the token; of all: of all positions"
     return tabular("lrr" * len(found), rows, (made, about, *left_out))
@@ -220,7 +221,7 @@ def _top_tokens(subject: Subject, inputs: Inputs) -> list[tuple[str, str, str]]:
     ]
 
 
-def _named(name: str) -> Callable[[Inputs], Figure | str]:
+def _named(name: str) -> Callable[[Inputs], Figure]:
     return lambda inputs: find_figure(name).draw(inputs)
 
 

@@ -128,7 +128,8 @@ def training_panels(inputs: Inputs) -> Figure:
     count = len(inputs.trainings)
     columns = columns_for(count, 3)
     drawn = Figure(figsize=(fitting(3.0 + 1.8 * columns), 4.2 * -(-count // columns)), layout="constrained")
-    for part, one in zip(drawn.subfigures(-(-count // columns), columns, squeeze=False).ravel(), inputs.trainings):
+    parts = drawn.subfigures(-(-count // columns), columns, squeeze=False).ravel()
+    for part, one in zip(parts, inputs.trainings, strict=False):
         above, below = part.subplots(2, 1, sharex=True)
         paint_accuracy(above, one.rows)
         paint_attention(below, one.rows)
