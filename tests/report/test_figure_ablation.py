@@ -82,13 +82,20 @@ def test_curves_show_scores_with_their_intervals(folder: Path) -> None:
     assert together is not None
     np.testing.assert_array_equal(together.numerators, [2, 2, 1, 0, 1])
     labels = [label.get_text() for label in ax.get_xticklabels()]
-    assert labels == ["none", "top-1", "top-5", "excess\n(epsilon\n3,\nsum)"]
+    assert [" ".join(label.split()) for label in labels] == ["none", "top-1", "top-5", "excess (epsilon 3, sum)"]
     assert legend_labels(ax) == ["sinks", "random"]
     assert ax.get_title("left") == "twin-x, copy, n = 5"
     assert ax.get_ylabel() == "score (higher is better)"
     assert settings_of(ax).startswith("rule: as named below the axis")
     seconds = [xs(drawn[name].lines[0])[1] for name in ("sinks", "random")]
     assert abs(seconds[0] - 1) < 0.5 and seconds[0] != seconds[1]
+
+
+def test_scores_below_zero_are_seen(tmp_path: Path) -> None:
+    nats = {"exact": False, "task": "chain-writing"}
+    (tmp_path / "cells.jsonl").write_text(cell([-2.0, -3.0], **nats) + cell([-4.0, -5.0], keys=1, **nats))  # type: ignore[arg-type]
+    low, high = figures.ablation_curves(figures.read_ablations(tmp_path)[0].rows).get_ylim()
+    assert low < -4.5 and high > -2.5
 
 
 def test_rules_of_another_kind_are_not_joined_to_the_line(folder: Path) -> None:

@@ -13,7 +13,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -25,7 +24,7 @@ from sinkscope.interventions import MaskSinks
 from sinkscope.report.figures import style
 from sinkscope.report.figures.cells import name_score, score_line
 from sinkscope.report.figures.inputs import Inputs
-from sinkscope.report.figures.labels import caption, entitle, printable, shortened
+from sinkscope.report.figures.labels import caption, entitle, name_places, printable, shortened
 from sinkscope.report.figures.making import figure
 from sinkscope.report.traces import last_part
 
@@ -87,11 +86,12 @@ def paint(ax: Axes, rows: Sequence[KeysCell]) -> None:
     for place in range(2, len(keys)):
         if family_of(keys[place]) != family_of(keys[place - 1]):
             ax.axvline(place - 0.5, color=style.BASE, linewidth=0.5)
-    ax.set_xticks(np.arange(len(keys)), [_broken(one) for one in keys])
+    name_places(ax, keys)
     restricted = any(one.layers is not None or one.heads is not None for one in _interventions(rows))
     ax.set_xlabel(f"keys masked in {'a' if restricted else 'every'} layer and head")
     name_score(ax, rows[0].better)
-    ax.set_ylim(bottom=-_FLOOR * ax.get_ylim()[1])  # points at 0 are seen whole
+    if min(row.outcome.score for row in rows) >= 0:
+        ax.set_ylim(bottom=-_FLOOR * ax.get_ylim()[1])  # points at 0 are seen whole
 
 
 def mark_unequal(
@@ -137,10 +137,6 @@ def pooled(rows: Sequence[KeysCell], keys: str, masked: str) -> Outcome | None:
     """All draws of a cell as one outcome, example by example; for "none" the plain run; None where there is none."""
     wanted = PLAIN if keys == PLAIN_KEYS else masked
     return pool([row.outcome for row in rows if row.condition.masked == wanted and row.condition.keys == keys])
-
-
-def _broken(keys: str) -> str:
-    return keys.replace(" ", "\n")
 
 
 def row_title(rows: Sequence[KeysCell]) -> str:

@@ -93,7 +93,7 @@ def put_together(sample: xr.Dataset, layer: int, head: int) -> ShownMap:
     Raises `UserError` where step 0 was not recorded.
     """
     maps = require_maps(sample)
-    steps = maps["map_step"].values
+    steps = np.intersect1d(maps["map_step"].values, sample["step"].values)  # a text may have ended before
     last = int(np.argmin(np.append(steps, -1) == np.arange(steps.size + 1))) - 1
     if last < 0:
         raise UserError("maps of single queries were recorded: an autoregressive model needs step 0 too (--map-steps)")

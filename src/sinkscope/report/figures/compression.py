@@ -27,7 +27,7 @@ from sinkscope.experiments.eviction import CONTROL, KeysCell
 from sinkscope.report.figures import style
 from sinkscope.report.figures.cells import WHOLE_KEPT, budget_order, label_order, name_score, pooled, score_line
 from sinkscope.report.figures.inputs import Inputs
-from sinkscope.report.figures.labels import caption, entitle, printable, shortened
+from sinkscope.report.figures.labels import caption, entitle, name_places, printable, shortened
 from sinkscope.report.figures.making import figure
 from sinkscope.report.traces import last_part
 
@@ -65,7 +65,7 @@ def paint(ax: Axes, rows: Sequence[KeysCell], labels: Sequence[str] | None = Non
             if (found := pooled(rows, label, kept)) is not None
         }
         score_line(ax, there, printable(label), looks[label])
-    ax.set_xticks(np.arange(len(budgets)), budgets)
+    name_places(ax, budgets)
     ax.set_xlabel("share of keys kept")
     name_score(ax, rows[0].better)
 

@@ -127,9 +127,16 @@ def caption(figure: Figure, text: str) -> None:
     figure.supxlabel("\n".join(lines), x=0.012, ha="left", fontsize=_SMALL, color=SOFT, parse_math=False)
 
 
-def wrapped(text: str, inches: float, size: float) -> list[str]:
-    """The text in lines that fit a width, in letters of `size` points; line breaks stay."""
-    most = max(20, int(inches * POINTS / (size * CHARACTER_WIDTH)))
+def name_places(ax: Axes, names: Sequence[str]) -> None:
+    """Name the places 0, 1, 2 ... of the horizontal axis, in lines that do not run into each other."""
+    room = 0.9 * style.inches(ax)[0] / max(1, len(names))
+    lines = ["\n".join(wrapped(name, room, style.TICK, least=5)) for name in names]
+    ax.set_xticks(range(len(names)), lines, parse_math=False)
+
+
+def wrapped(text: str, inches: float, size: float, least: int = 20) -> list[str]:
+    """The text in lines that fit a width, in letters of `size` points, but have room for `least`; line breaks stay."""
+    most = max(least, int(inches * POINTS / (size * CHARACTER_WIDTH)))
     return [line for part in text.split("\n") for line in textwrap.wrap(part, most)]
 
 

@@ -61,14 +61,16 @@ LINES = (
 )
 """Colour, dash and marker of the first, second ... thing that is compared; they begin anew after the last."""
 
+TICK = 6.5
+"""Points of the numbers along axes."""
 _SETTINGS: dict[str, Any] = {
     "font.family": "sans-serif",
     "font.sans-serif": [FONT, "Verdana", "Arial", "Helvetica"],
     "font.size": 7.5,
     "axes.titlesize": 7.5,
     "axes.labelsize": 7.5,
-    "xtick.labelsize": 6.5,
-    "ytick.labelsize": 6.5,
+    "xtick.labelsize": TICK,
+    "ytick.labelsize": TICK,
     "legend.fontsize": 6.5,
     "legend.frameon": False,
     "axes.titlelocation": "left",
