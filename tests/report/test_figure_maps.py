@@ -87,7 +87,7 @@ def fed_by_query(steps: tuple[int, ...]) -> tuple[xr.Dataset, np.ndarray[tuple[i
     maps = np.full((len(steps), 1, 1, 10, 10), np.nan)
     for place, step in enumerate(steps):
         rows = slice(0, 6) if step == 0 else slice(5 + step, 6 + step)
-        maps[place, 0, 0, rows] = whole[rows]
+        maps[place, 0, 0, rows, : 6 + step] = whole[rows, : 6 + step]  # later keys do not exist yet
     dims = ("map_step", "map_layer", "map_head", "query", "position")
     coords = {"map_step": list(steps), "map_layer": [1], "map_head": [2], "query": np.arange(10)}
     return causal().assign(attention=(dims, maps)).assign_coords(coords), whole

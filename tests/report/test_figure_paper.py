@@ -148,6 +148,9 @@ def test_the_canvas_is_drawn_as_it_was() -> None:
     inside = (np.arange(POSITIONS) >= start) & (np.arange(POSITIONS) < stop)
     np.testing.assert_array_equal(found == 2, masked & inside)
     np.testing.assert_array_equal(found == 3, masked & ~inside)
+    filled = sample.copy()
+    filled.attrs = sample.attrs | {"prompt_length": POSITIONS}
+    assert ((states(filled) == 0) == ~masked.any(0)).all()  # what was masked in a prompt is text once it is filled
     growing = causal()
     growing["canvas"][1, 7:] = -1
     assert np.isnan(states(growing)[1, 7:]).all() and set(states(growing)[1, :7]) == {0, 1}

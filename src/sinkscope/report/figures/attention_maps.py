@@ -99,7 +99,7 @@ def put_together(sample: xr.Dataset, layer: int, head: int) -> ShownMap:
         raise UserError("maps of single queries were recorded: an autoregressive model needs step 0 too (--map-steps)")
     rows = maps.sel(map_step=slice(0, last), map_layer=layer, map_head=head).astype(np.float64).max("map_step")
     fed = np.flatnonzero(rows.notnull().any("position").values)  # a query is fed once, other steps have NaN
-    rows = rows.isel(query=fed, position=fed).transpose("query", "position")
+    rows = rows.isel(query=fed, position=fed).fillna(0.0).transpose("query", "position")  # keys to come get nothing
     what = "prompt" if last == 0 else "whole text" if last == sample.sizes["step"] - 1 else f"steps 0 to {last}"
     canvas = _canvas(sample, last)
     where, received = f"{what}, layer {layer}, head {head}", rows.mean("query")

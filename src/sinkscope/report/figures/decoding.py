@@ -40,7 +40,8 @@ def states(sample: xr.Dataset) -> NDArray[np.float64]:
         raise UserError("the tokens on the canvas were not recorded")
     canvas = sample["canvas"].transpose("step", "position").values
     place, mask = sample["position"].values, Lexicon.of(sample).mask_token_id
-    found = np.where(place < int(sample.attrs.get("prompt_length", 0)), 0.0, 1.0) * np.ones(canvas.shape)
+    given = (place < int(sample.attrs.get("prompt_length", 0))) & ~(canvas == mask).any(0)  # a prompt may hold masks
+    found = np.where(given, 0.0, 1.0) * np.ones(canvas.shape)
     if mask is not None:
         start, stop = (sample[name].values[:, None] if name in sample else limit for name, limit in _WHOLE.items())
         inside = (place >= start) & (place < stop)
