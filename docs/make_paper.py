@@ -53,6 +53,8 @@ def main() -> None:
         sinkscope(
             f"figures {traces} --ablation {folder}/grid --paper --format svg --overwrite --out {PICTURES}/{family}"
         )
+        for model in MODELS[family]:
+            sinkscope(f"sinks {folder}/{model}.zarr --table epsilon")
         for table in sorted((PICTURES / family).glob("*.tex")):
             print(f"\n{table.name}\n\n{markdown(table.read_text(encoding='utf-8'))}\n")
 

@@ -202,7 +202,8 @@ def strongest(sample: xr.Dataset, steps: list[int]) -> tuple[int, int]:
 def map_pairs(inputs: Inputs) -> Figure:
     """Two steps of every trace that has maps, one of an autoregressive model's, of the head with the strongest sink."""
     found, left_out = found_in(inputs.traced(), lambda one: shown_maps(one.sample))
-    return draw_maps([one for some in found.values() for one in some], inputs.rule, left_out)
+    pairs_first = sorted(found.values(), key=len, reverse=True)  # so that a pair stands in one row
+    return draw_maps([one for some in pairs_first for one in some], inputs.rule, left_out)
 
 
 @style.house_style
