@@ -46,8 +46,8 @@ def main() -> None:
                 f"--overwrite --out {folder}/{model}.zarr"
             )
         sinkscope(
-            f"ablate {' '.join(MODELS[family])} {BESIDE[family]} --task {TASKS[family]} --strongest {STRONGEST[family]} "
-            f"--control random,equal-mass --limit {EXAMPLES} --resume --out {folder}/grid"
+            f"ablate {' '.join(MODELS[family])} {BESIDE[family]} --task {TASKS[family]} "
+            f"--strongest {STRONGEST[family]} --control random,equal-mass --limit {EXAMPLES} --resume --out {folder}/grid"
         )
         traces = " ".join(f"{folder}/{model}.zarr" for model in MODELS[family])
         sinkscope(

@@ -12,7 +12,8 @@ from report_samples import POSITIONS, STEPS, causal, cell, head_mean, made, show
 from sinkscope.errors import UserError
 from sinkscope.report import figures
 from sinkscope.report.figures.decoding import states
-from sinkscope.report.figures.paper import PAPER, map_steps, tabular, tex, trace_command
+from sinkscope.report.figures.making import PAPER
+from sinkscope.report.figures.paper import map_steps, tabular, tex, trace_command
 from sinkscope.sinks import Excess
 
 WANTED = [0, 2, 3, 4, 6]

@@ -36,19 +36,21 @@ def add_to(app: typer.Typer) -> None:
     add_command(app, "view", _view)
 
 
+Ending = Annotated[str | None, typer.Option("--format", help=f"{', '.join(FORMATS)}; svg if left out, of --paper pdf.")]
+Paper = Annotated[
+    bool, typer.Option("--paper", help="The ten figures and two LaTeX tables of arXiv 2510.15731, in its order.")
+]
+
+
 def _figures(
     rules: RuleOptions,
     traces: Annotated[
         list[Path] | None, typer.Argument(metavar="[TRACE...]", help="Folders that `sinkscope trace` wrote.")
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the figures.")] = Path("figures"),
-    ending: Annotated[
-        str | None, typer.Option("--format", help=f"{', '.join(FORMATS)}; svg if left out, of --paper pdf.")
-    ] = None,
+    ending: Ending = None,
     width: Annotated[float, typer.Option(metavar="CM", help="Of the page; a column has 8.5 cm.")] = 17.0,
-    paper: Annotated[
-        bool, typer.Option("--paper", help="The ten figures and two LaTeX tables of arXiv 2510.15731, in its order.")
-    ] = False,
+    paper: Paper = False,
     only: Annotated[Names, many("NAME,...", f"These figures alone: {', '.join(FIGURES)}.")] = None,
     ablation: Annotated[Names, many("FOLDER,...", "Folders that `sinkscope ablate --out` wrote.")] = None,
     compression: Annotated[Names, many("FOLDER,...", "Folders that `sinkscope compress --out` wrote.")] = None,
@@ -67,8 +69,7 @@ def _figures(
         )
     asked = names("--only", only)
     ending = ending or ("pdf" if paper else "svg")
-    if not paper:
-        check_names("figure", asked, FIGURES)
+    check_names("figure", () if paper else asked, FIGURES)
     check_names("format", [ending], FORMATS)
     check_names("scale", [scale], SCALES)
     check_traces(traces or (), group)

@@ -19,9 +19,8 @@ from sinkscope.report.figures.compression import compression_curves, needle_map
 from sinkscope.report.figures.heat_map import heat_map
 from sinkscope.report.figures.inputs import Ablation, Compressed, Inputs, Subject, Training, open_subjects
 from sinkscope.report.figures.lab import read_findings
-from sinkscope.report.figures.making import FIGURES, FigureKind, Made, check_figures, figure, make_figures
+from sinkscope.report.figures.making import FIGURES, PAPER, FigureKind, Made, check_figures, figure, make_figures
 from sinkscope.report.figures.motion import displacement_shares, lifetime_curves, top_positions
-from sinkscope.report.figures.paper import PAPER
 from sinkscope.report.figures.scores import epsilon_curves, layer_head_map, score_histogram
 from sinkscope.report.figures.style import FORMATS, house_style, page_width, write_figure
 from sinkscope.report.figures.tokens import token_bars

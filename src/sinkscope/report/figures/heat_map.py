@@ -104,8 +104,8 @@ def paint(ax: Axes, shown: Profile, norm: LogNorm) -> AxesImage:
         steps, places = np.nonzero(ringed)
         for color, width in (("white", 1.7), (style.INK, 0.8)):
             ax.plot(
-                steps, places, linestyle="none", marker="o", markersize=size * part, mfc="none", mec=color, mew=width * part,
-                clip_on=False, in_layout=False, gid="sinks", zorder=4,
+                steps, places, linestyle="none", marker="o", markersize=size * part, mfc="none", mec=color,
+                mew=width * part, clip_on=False, in_layout=False, gid="sinks", zorder=4,
             )  # fmt: skip
     label_sinks(ax, shown)
     return image

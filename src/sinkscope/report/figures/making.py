@@ -43,6 +43,8 @@ class FigureKind(Generic[Drawn]):
 
 FIGURES: Names[FigureKind[Figure]] = Names("figure")
 find_figure = FIGURES.find
+PAPER: Names[FigureKind[Any]] = Names("figure of the paper")
+"""Those of arXiv 2510.15731, see `paper.py`."""
 
 
 def figure(name: str, about: str) -> Callable[[Draw], Draw]:

@@ -18,7 +18,6 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
-from sinkscope.discovery import Names
 from sinkscope.errors import UserError
 from sinkscope.evaluation.conditions import PLAIN, SINKS
 from sinkscope.experiments.masking import KeysCell, contrasts
@@ -26,7 +25,7 @@ from sinkscope.report.figures.ablation import PLAIN_KEYS, key_order, pooled
 from sinkscope.report.figures.attention_maps import draw_maps, steps_shown
 from sinkscope.report.figures.inputs import Inputs, Subject, found_in
 from sinkscope.report.figures.labels import made_by, printable, token_label
-from sinkscope.report.figures.making import FigureKind, find_figure
+from sinkscope.report.figures.making import PAPER, FigureKind, find_figure
 from sinkscope.report.traces import last_part
 from sinkscope.sinks import displacement, sink_positions, summarise
 from sinkscope.sinks.lexicon import model_attributes
@@ -34,7 +33,6 @@ from sinkscope.sinks.tables.base import Vocabulary
 
 TOKENS = 5
 """Rows of Table 2."""
-PAPER: Names[FigureKind[Any]] = Names("figure of the paper")
 _LATEX = str.maketrans(
     {one: f"\\{one}" for one in "#$%&_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}"}
