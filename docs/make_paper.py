@@ -45,9 +45,10 @@ def main() -> None:
                 f"trace {model} --prompts {file} --gen-length {length} --block-length {block} --map-steps {steps} "
                 f"--overwrite --out {folder}/{model}.zarr"
             )
+        models = " ".join([*MODELS[family], BESIDE[family]])
         sinkscope(
-            f"ablate {' '.join(MODELS[family])} {BESIDE[family]} --task {TASKS[family]} "
-            f"--strongest {STRONGEST[family]} --control random,equal-mass --limit {EXAMPLES} --resume --out {folder}/grid"
+            f"ablate {models} --task {TASKS[family]} --strongest {STRONGEST[family]} --control random,equal-mass "
+            f"--limit {EXAMPLES} --resume --out {folder}/grid"
         )
         traces = " ".join(f"{folder}/{model}.zarr" for model in MODELS[family])
         sinkscope(

@@ -73,7 +73,10 @@ def test_curves_show_scores_with_their_intervals(folder: Path) -> None:
     line, _, [bars] = drawn["sinks"].lines
     np.testing.assert_allclose(ys(line), [0.8, 0.6, 0.2])
     assert isinstance(bars, LineCollection)
-    for segment, right in zip(bars.get_segments(), (4, 3, 1), strict=True):
+    [[_, _, [plain]]] = [
+        one.lines for one in ax.containers if isinstance(one, ErrorbarContainer) and one.lines[0] in lines(ax, "plain")
+    ]
+    for segment, right in zip([*plain.get_segments(), *bars.get_segments()], (4, 3, 1), strict=True):
         low, high = wilson_interval(right, 5)
         np.testing.assert_allclose(sorted(segment[:, 1]), [low, high])
     random = drawn["random"].lines[0]
@@ -101,7 +104,7 @@ def test_scores_below_zero_are_seen(tmp_path: Path) -> None:
 def test_rules_of_another_kind_are_not_joined_to_the_line(folder: Path) -> None:
     ax = figures.ablation_curves(figures.read_ablations(folder)[0].rows)
     joined = [xs(one.lines[0]) for one in ax.containers if isinstance(one, ErrorbarContainer)]
-    assert sorted(len(places) for places in joined) == [1, 2, 3]
+    assert sorted(len(places) for places in joined) == [1, 1, 2, 3]
 
 
 def test_perplexity_is_better_when_low(tmp_path: Path) -> None:

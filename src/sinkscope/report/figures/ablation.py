@@ -22,7 +22,7 @@ from sinkscope.experiments.masking import KeysCell, contrasts
 from sinkscope.grids import Outcome, pool
 from sinkscope.interventions import MaskSinks
 from sinkscope.report.figures import style
-from sinkscope.report.figures.cells import name_score, score_line
+from sinkscope.report.figures.cells import name_score, plain_point, score_line
 from sinkscope.report.figures.inputs import Inputs
 from sinkscope.report.figures.labels import caption, entitle, name_places, printable, shortened
 from sinkscope.report.figures.making import figure
@@ -77,12 +77,12 @@ def paint(ax: Axes, rows: Sequence[KeysCell]) -> None:
             points = {one: (keys.index(one) + shift * (one != PLAIN_KEYS), found) for one, found in there.items()}
             if points:
                 look = _look(number, name)
-                score_line(ax, dict(points.values()), label, look)
+                score_line(ax, dict(points.values()), label, look, begun=PLAIN_KEYS in points)
                 label = None
                 mark_unequal(ax, rows, name, points, look["color"])
     plain = pooled(rows, PLAIN_KEYS, PLAIN)
     if plain is not None:
-        ax.plot([0], [plain.score], marker="o", color=style.INK, zorder=5, gid="plain")
+        plain_point(ax, plain)
     for place in range(2, len(keys)):
         if family_of(keys[place]) != family_of(keys[place - 1]):
             ax.axvline(place - 0.5, color=style.BASE, linewidth=0.5)

@@ -25,7 +25,15 @@ from sinkscope.errors import UserError
 from sinkscope.evaluation.conditions import WHOLE
 from sinkscope.experiments.eviction import CONTROL, KeysCell
 from sinkscope.report.figures import style
-from sinkscope.report.figures.cells import WHOLE_KEPT, budget_order, label_order, name_score, pooled, score_line
+from sinkscope.report.figures.cells import (
+    WHOLE_KEPT,
+    budget_order,
+    label_order,
+    name_score,
+    plain_point,
+    pooled,
+    score_line,
+)
 from sinkscope.report.figures.inputs import Inputs
 from sinkscope.report.figures.labels import caption, entitle, name_places, printable, shortened
 from sinkscope.report.figures.making import figure
@@ -64,7 +72,10 @@ def paint(ax: Axes, rows: Sequence[KeysCell], labels: Sequence[str] | None = Non
             for place, kept in enumerate(budgets)
             if (found := pooled(rows, label, kept)) is not None
         }
-        score_line(ax, there, printable(label), looks[label])
+        score_line(ax, there, printable(label), looks[label], begun=0 in there)
+    plain = pooled(rows, "", WHOLE_KEPT)
+    if plain is not None:
+        plain_point(ax, plain)
     name_places(ax, budgets)
     ax.set_xlabel("share of keys kept")
     name_score(ax, rows[0].better)

@@ -56,8 +56,9 @@ def lab_panels(inputs: Inputs) -> Figure:
     rows = [(one, which) for one in shown for which in np.array_split(range(len(_PANELS)), len(_PANELS) // columns)]
     heights = [len(shown[one]) + 4.5 for one, _ in rows]
     drawn = Figure(figsize=(fitting(WIDE), _ROW * sum(heights) + 0.5), layout="constrained")
-    share = "col" if columns > 1 else False
-    grid = drawn.subplots(len(rows), columns, squeeze=False, sharex=share, height_ratios=heights)
+    grid = drawn.subplots(
+        len(rows), columns, squeeze=False, sharex="col" if columns > 1 else "none", height_ratios=heights
+    )
     for line, (objective, which) in zip(grid, rows, strict=True):
         some = shown[objective]
         lifts = [_paint(ax, some, *_PANELS[number]) for ax, number in zip(line, which, strict=True)]
