@@ -19,6 +19,7 @@ PROBLEMS = {
     "passkey": "Ann has the ball. The passkey is 315. Bo has the cup. What is the passkey? =>",
 }
 TWINS = ("twin-ar", "twin-dlm", "twin-adapted")
+STEPS = ",".join(map(str, range(12)))
 
 
 def main() -> None:
@@ -27,7 +28,7 @@ def main() -> None:
     RUNS.mkdir(parents=True)
     problems = RUNS / "problems.jsonl"
     problems.write_text("".join(json.dumps({"id": name, "prompt": text}) + "\n" for name, text in PROBLEMS.items()))
-    sinkscope(f"trace twin-ar --prompts {problems} --max-new-tokens 12 --out {RUNS}/ar.zarr")
+    sinkscope(f"trace twin-ar --prompts {problems} --max-new-tokens 12 --map-steps {STEPS} --out {RUNS}/ar.zarr")
     sinkscope(
         f"trace twin-dlm --prompts {problems} --gen-length 12 --block-length 4 --map-steps 2,3 --out {RUNS}/dlm.zarr"
     )

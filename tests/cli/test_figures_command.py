@@ -86,3 +86,29 @@ def test_files_that_exist_are_kept_unless_told(sinkscope: Command, tmp_path: Pat
     assert (tmp_path / "training.svg").read_text() == "old"
     sinkscope(*given, "--overwrite").table  # noqa: B018 - it looks at the exit code
     assert (tmp_path / "training.svg").read_text() != "old"
+
+
+def test_the_papers_figures_and_what_makes_those_that_are_missing(
+    sinkscope: Command, trace: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "paper"
+    found = sinkscope(
+        "figures", trace, "--paper", "--width", "8.5", "--out", out, "--rule", "excess:2", "--json"
+    ).document
+    made = [Path(one["file"]).name for one in found["files"]]
+    assert {"fig01-heat-map.pdf", "fig10-epsilon.pdf", "table2-tokens.tex"} <= set(made)
+    assert (out / "fig01-heat-map.pdf").read_bytes().startswith(b"%PDF")
+    left_out = {one["name"]: one["why"] for one in found["left_out"]}
+    assert len(made) + len(left_out) == 12
+    assert "sinkscope ablate" in left_out["table1-masking"]
+    assert "sinkscope trace" in left_out["fig08-first-and-last"] and "--map-steps" in left_out["fig08-first-and-last"]
+    told = sinkscope(
+        "figures", trace, "--paper", "--format", "svg", "--out", tmp_path / "b", "--only", "fig02-decoding"
+    )
+    assert told.table.startswith(f"{tmp_path / 'b' / 'fig02-decoding.svg'}: ")
+    for options, why in [
+        (("--paper", "--only", "heat-map"), "unknown figure of the paper 'heat-map': use one of fig01-heat-map"),
+        (("--width", "3"), "figures are 6 to 60 cm wide, not 3"),
+    ]:
+        refused = sinkscope("figures", trace, "--out", tmp_path / "c", *options)
+        assert (refused.code, refused.err.count("\n")) == (2, 1) and why in refused.err

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.collections import LineCollection
 from matplotlib.container import ErrorbarContainer
-from report_samples import caption_of, cell, figure_of, legend_labels, settings_of, xs, ys
+from report_samples import caption_of, cell, figure_of, legend_labels, lines, settings_of, xs, ys
 
 from sinkscope.errors import UserError
 from sinkscope.experiments.masking import MaskingGrid, ablate
@@ -73,7 +73,10 @@ def test_curves_show_scores_with_their_intervals(folder: Path) -> None:
     line, _, [bars] = drawn["sinks"].lines
     np.testing.assert_allclose(ys(line), [0.8, 0.6, 0.2])
     assert isinstance(bars, LineCollection)
-    for segment, right in zip(bars.get_segments(), (4, 3, 1), strict=True):
+    [[_, _, [plain]]] = [
+        one.lines for one in ax.containers if isinstance(one, ErrorbarContainer) and one.lines[0] in lines(ax, "plain")
+    ]
+    for segment, right in zip([*plain.get_segments(), *bars.get_segments()], (4, 3, 1), strict=True):
         low, high = wilson_interval(right, 5)
         np.testing.assert_allclose(sorted(segment[:, 1]), [low, high])
     random = drawn["random"].lines[0]
@@ -82,19 +85,26 @@ def test_curves_show_scores_with_their_intervals(folder: Path) -> None:
     assert together is not None
     np.testing.assert_array_equal(together.numerators, [2, 2, 1, 0, 1])
     labels = [label.get_text() for label in ax.get_xticklabels()]
-    assert labels == ["none", "top-1", "top-5", "excess\n(epsilon\n3,\nsum)"]
+    assert [" ".join(label.split()) for label in labels] == ["none", "top-1", "top-5", "excess (epsilon 3, sum)"]
     assert legend_labels(ax) == ["sinks", "random"]
     assert ax.get_title("left") == "twin-x, copy, n = 5"
     assert ax.get_ylabel() == "score (higher is better)"
     assert settings_of(ax).startswith("rule: as named below the axis")
-    starts = [xs(one.lines[0])[0] for one in drawn.values()]
-    assert abs(starts[0]) < 0.5 and starts[0] != starts[1]
+    seconds = [xs(drawn[name].lines[0])[1] for name in ("sinks", "random")]
+    assert abs(seconds[0] - 1) < 0.5 and seconds[0] != seconds[1]
+
+
+def test_scores_below_zero_are_seen(tmp_path: Path) -> None:
+    nats = {"exact": False, "task": "chain-writing"}
+    (tmp_path / "cells.jsonl").write_text(cell([-2.0, -3.0], **nats) + cell([-4.0, -5.0], keys=1, **nats))  # type: ignore[arg-type]
+    low, high = figures.ablation_curves(figures.read_ablations(tmp_path)[0].rows).get_ylim()
+    assert low < -4.5 and high > -2.5
 
 
 def test_rules_of_another_kind_are_not_joined_to_the_line(folder: Path) -> None:
     ax = figures.ablation_curves(figures.read_ablations(folder)[0].rows)
     joined = [xs(one.lines[0]) for one in ax.containers if isinstance(one, ErrorbarContainer)]
-    assert sorted(len(places) for places in joined) == [1, 2, 3]
+    assert sorted(len(places) for places in joined) == [1, 1, 2, 3]
 
 
 def test_perplexity_is_better_when_low(tmp_path: Path) -> None:
@@ -200,7 +210,18 @@ def test_a_control_that_is_no_equal_is_marked_on_its_side(mass: float, side: str
     ax = figures.ablation_curves(read.rows)
     marked = {str(line.get_gid()): line for line in ax.lines if str(line.get_gid()).startswith("unequal")}
     assert list(marked) == ([] if side is None else [f"unequal-{side}"])
-    said = [label for label in legend_labels(ax) if "than the sinks" in label]
-    assert said == ([] if side is None else [f"took {side} than the sinks"])
+    assert ("hollow triangles: controls that are no equals" in settings_of(ax)) == (side is not None)
     if side is not None:
-        assert marked[f"unequal-{side}"].get_ydata() == pytest.approx([0.6])
+        [hollow] = marked.values()
+        assert hollow.get_ydata() == pytest.approx([0.6])
+        assert hollow.get_markerfacecolor() == "white"
+        assert hollow.get_markeredgecolor() == errorbars(ax)["equal-mass"].lines[0].get_color()
+
+
+def test_the_plain_run_is_one_point(folder: Path) -> None:
+    ax = figures.ablation_curves(figures.read_ablations(folder)[0].rows)
+    for name in ("sinks", "random"):
+        line = errorbars(ax)[name].lines[0]
+        assert (xs(line)[0], ys(line)[0]) == (0.0, pytest.approx(0.8))
+    [plain] = lines(ax, "plain")
+    assert (xs(plain).tolist(), ys(plain).tolist()) == ([0.0], [pytest.approx(0.8)])

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.container import ErrorbarContainer
-from report_samples import caption_of, figure_of
+from report_samples import caption_of, figure_of, lines
 
 from sinkscope.compression import Compress, SkipLayers
 from sinkscope.errors import UserError
@@ -61,7 +61,7 @@ def folder(tmp_path: Path) -> Path:
 
 def lines_of(ax: object) -> dict[str, ErrorbarContainer]:
     found = [one for one in ax.containers if isinstance(one, ErrorbarContainer)]  # type: ignore[attr-defined]
-    return {str(one.get_label()): one for one in found}
+    return {label: one for one in found if not (label := str(one.get_label())).startswith("_")}
 
 
 def test_cells_of_a_model_and_task_stand_together(folder: Path) -> None:
@@ -80,7 +80,11 @@ def test_curves_begin_at_all_keys(folder: Path) -> None:
     line, _, (bars,) = lines_of(ax)["key-norm"]
     np.testing.assert_allclose(line.get_ydata(), [1, 0.5])
     low, high = wilson_interval(6, 12)
-    np.testing.assert_allclose(bars.get_segments()[1][:, 1], [low, high])
+    np.testing.assert_allclose(
+        bars.get_segments()[0][:, 1], [low, high]
+    )  # the first point is drawn once, for all lines
+    [plain] = lines(ax, "plain")
+    assert plain.get_xydata() == pytest.approx(np.array([[0.0, 1.0]]))
     assert [one.get_text() for one in ax.get_xticklabels()] == ["1", "0.5"]
     assert list(lines_of(figures.compression_curves(needle.rows))) == [
         "streaming",

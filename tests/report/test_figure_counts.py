@@ -19,6 +19,7 @@ from report_samples import (
     figure_of,
     head_mean,
     legend_labels,
+    lines,
     made,
     settings_of,
     xs,
@@ -30,7 +31,7 @@ from sinkscope.report import figures
 from sinkscope.report.figures.motion import bin_name, lives_and_moves, move_shares, survival
 from sinkscope.report.figures.scores import LOWEST, count_scores
 from sinkscope.report.figures.tokens import token_panels, top_tokens
-from sinkscope.sinks import Excess, Threshold, TopK, pick
+from sinkscope.sinks import Excess, Threshold, TopK, pick, summarise, table_rows
 
 EPSILONS = [0, 2, 3, 4, 6, 8, 10]
 
@@ -208,6 +209,13 @@ def test_survival_by_hand() -> None:
     ax = figures.lifetime_curves({"one": [sample]}, Threshold(0.1))
     np.testing.assert_allclose(ys(ax.lines[0]), list(expected.values()))
     assert ax.lines[0].get_drawstyle() == "steps-post"
+    [ticks] = lines(ax, "censored")  # of position 2 after 2 steps, of position 3 after 5
+    assert dict(zip(xs(ticks), ys(ticks), strict=True)) == pytest.approx({2: 3 / 4, 5: 3 / 8})
+    assert "(censored)" in settings_of(ax)
+    # The table's median is where the same curve falls to a half, of a layer's own sinks.
+    [row] = table_rows(summarise([sample], Threshold(0.1), tables=["lifetimes"]).tables["lifetimes"])
+    assert row["median_lifetime"] == min(steps for steps, share in expected.items() if share <= 0.5) == 3
+    assert (row["runs"], row["censored_share"]) == (4, 0.5)
     assert "rule: threshold, value 0.1" in settings_of(ax)
     assert "Kaplan-Meier" in settings_of(ax)
 
@@ -315,7 +323,8 @@ def test_a_trace_without_sinks_is_told_of_and_the_others_are_drawn(sinkless: str
     said = f"{sinkless} left out: the rule finds no sinks: choose a milder one"
     left, right = lives_and_moves(inputs).axes
     moves = {str(line.get_label())[0]: line.get_color() for line in right.lines}
-    assert {str(line.get_label()): line.get_color() for line in left.lines} == {
+    alive = [line for line in left.lines if line.get_gid() != "censored"]
+    assert {str(line.get_label()): line.get_color() for line in alive} == {
         label: color for label, color in moves.items() if label != sinkless
     }
     assert sorted(moves) == ["a", "b"]

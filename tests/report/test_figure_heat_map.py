@@ -32,7 +32,7 @@ from report_samples import (
 from sinkscope.errors import UserError
 from sinkscope.report import figures
 from sinkscope.report.figures.heat_map import asking_groups
-from sinkscope.sinks import Excess, Threshold, TopK, pick
+from sinkscope.sinks import Excess, Threshold, TopK, mark_sinks, pick
 
 
 @pytest.mark.parametrize(("scale", "factor"), [("sum", POSITIONS), ("percent", 100), ("mean", 1)])
@@ -50,12 +50,35 @@ def test_the_image_is_the_mean_over_layers_and_heads(scale: str, factor: float) 
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 3.0])
-def test_rings_stand_on_the_sinks_of_what_is_shown(epsilon: float) -> None:
+def test_rings_stand_on_the_sinks_of_single_heads_larger_where_more_see_one(epsilon: float) -> None:
     sample = made()
+    sample["received"][4, 1, 2] = np.eye(POSITIONS)[0]  # one head of six, at one step
     ax = figures.heat_map(sample, Excess(epsilon))
-    expected = {(step, place) for step, row in enumerate(head_mean(sample)) for place in excess_sinks(row, epsilon)}
-    assert {(0, 2), (6, 8)} <= expected
-    assert [places(line) for line in lines(ax, "sinks")] == [expected, expected]
+    received = sample["received"].values
+    share = np.zeros((STEPS, POSITIONS))
+    for step, layer, head in np.ndindex(received.shape[:3]):
+        for place in excess_sinks(received[step, layer, head], epsilon):
+            share[step, place] += 1
+    share /= 6
+    for least, end, part in ((1e-9, 0.1, 0.45), (0.1, 0.5, 0.7), (0.5, 2, 1.0)):
+        expected = set(zip(*np.nonzero((share >= least) & (share < end)), strict=True))
+        drawn = [line for line in lines(ax, "sinks") if line.get_markersize() == pytest.approx(part * 5)]
+        assert [places(line) for line in drawn] == ([expected, expected] if expected else [])
+    assert 0 < share[4, 0] < 0.5 and share[0, 2] == 1
+    assert {"sink in 10 to 50 % of heads", "sink in half or more"} <= set(legend_labels(ax))
+
+
+def test_a_sink_of_one_head_that_the_mean_hides_is_ringed() -> None:
+    rows = np.full((1, 2, 16, 64), 1 / 64)
+    rows[0, 1, 3] = np.eye(64)[40]
+    sample = xr.Dataset(
+        {"received": (("step", "layer", "head", "position"), rows)},
+        coords={"step": [0], "layer": [0, 1], "head": np.arange(16), "position": np.arange(64)},
+    )
+    assert not mark_sinks(sample["received"].mean(["layer", "head"]), Excess(3.0)).any()
+    ax = figures.heat_map(sample)
+    assert [places(line) for line in lines(ax, "sinks")] == [{(0, 40)}] * 2
+    assert "rings: sinks of single heads" in settings_of(ax)
 
 
 def test_blocks_and_commits_are_drawn_where_they_were() -> None:
@@ -70,7 +93,7 @@ def test_blocks_and_commits_are_drawn_where_they_were() -> None:
     np.testing.assert_array_equal(ys(start), expected)
     # The second block ends where the picture ends: no line along the rim.
     np.testing.assert_array_equal(ys(stop), [7.5] * 4 + [np.nan] * 4)
-    assert legend_labels(ax) == ["sink", "committed after the step", "edges of the block"]
+    assert legend_labels(ax) == ["sink in half or more", "committed after the step", "edges of the block"]
 
 
 def test_keys_that_do_not_exist_are_masked_out() -> None:
@@ -83,13 +106,15 @@ def test_keys_that_do_not_exist_are_masked_out() -> None:
         np.ma.filled(shown(ax), 0).T, np.nan_to_num(head_mean(sample) * keys[:, None]), rtol=1e-12
     )
     assert [places(line) for line in lines(ax, "sinks")] == [{(step, 0) for step in range(5)}] * 2
-    assert legend_labels(ax) == ["sink", "no such key, or nobody asks"]
+    assert legend_labels(ax) == ["sink in half or more", "no such key, or nobody asks"]
 
 
 def test_title_and_small_print_say_what_made_the_numbers() -> None:
     ax = figures.heat_map(made(name="q1"), Excess(2.5), scale="sum")
     assert ax.get_title("left") == "model-a: q1"
-    assert settings_of(ax) == "rule: excess, epsilon 2.5, scale sum; queries: all; mean over layers and heads"
+    assert settings_of(ax) == (
+        "rule: excess, epsilon 2.5, scale sum; queries: all; mean over layers and heads; rings: sinks of single heads"
+    )
     ax = figures.heat_map(made(), Threshold(0.2), group="masked", scale="percent")
     assert settings_of(ax).startswith("rule: threshold, value 0.2; scale percent; queries: masked; mean over layers")
     bar = figure_of(ax).axes[1]
@@ -100,9 +125,9 @@ def test_a_mean_without_sinks_says_so() -> None:
     flat = made()
     flat["received"] = xr.full_like(flat["received"], 1 / POSITIONS)
     ax = figures.heat_map(flat)
-    assert [places(line) for line in lines(ax, "sinks")] == [set(), set()]
-    assert settings_of(ax).endswith("in which the rule finds no sink")
-    assert "sink" not in legend_labels(ax)
+    assert not lines(ax, "sinks")
+    assert settings_of(ax).endswith("no sink in any of them")
+    assert not [label for label in legend_labels(ax) if "sink" in label]
 
 
 def test_a_cut_sample_is_named_for_what_is_left() -> None:
@@ -111,7 +136,7 @@ def test_a_cut_sample_is_named_for_what_is_left() -> None:
     np.testing.assert_allclose(shown(ax), POSITIONS * sample["received"].values[:, 1, 2].T)
     assert settings_of(ax).endswith("queries: all; layer 1, head 2")
     ax = figures.heat_map(pick(sample, layers=[1], steps=[6, 2]), Excess(2.0))
-    assert settings_of(ax).endswith("layer 1, mean over heads")
+    assert settings_of(ax).endswith("layer 1, mean over heads; rings: sinks of single heads")
     figure_of(ax).draw_without_rendering()
     assert [tick.get_text() for tick in ax.get_xticklabels() if tick.get_text()] == ["6", "2"]
 
@@ -176,11 +201,12 @@ def test_panels_compare_traces_on_one_scale() -> None:
     assert left.images[0].norm is right.images[0].norm
     np.testing.assert_allclose(shown(left), POSITIONS * head_mean(made(3)).T)
     assert [ax.get_title("left") for ax in (left, right)] == ["model-a: made", "model-b: made"]
-    assert caption_of(figure) == "rule: excess, epsilon 2, scale sum; queries: all; mean over layers and heads"
+    assert caption_of(figure).endswith("queries: all; mean over layers and heads; rings: sinks of single heads")
     assert "n r" in bar.get_ylabel()
     [legend] = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == [
-        "sink", "committed after the step", "edges of the block", "no such key, or nobody asks",
+        "sink in half or more", "committed after the step", "edges of the block",
+        "no such key, or nobody asks",
     ]  # fmt: skip
 
 
@@ -198,8 +224,13 @@ def test_groups_have_a_panel_each() -> None:
         cells = shown(ax)
         np.testing.assert_array_equal(~np.ma.getmaskarray(cells).all(axis=0), asked)
         np.testing.assert_allclose(cells.T[asked], POSITIONS * mean[asked])
-        rings = {(step, place) for step in np.flatnonzero(asked).tolist() for place in excess_sinks(mean[step], 1.0)}
-        assert places(lines(ax, "sinks")[0]) == rings
+        rings = {
+            (step, place)
+            for step in np.flatnonzero(asked).tolist()
+            for layer in sample["received_by_group"].values[step, :, number]
+            for place in excess_sinks(layer, 1.0)
+        }
+        assert set().union(*map(places, lines(ax, "sinks"))) == rings
     assert caption_of(figure).startswith("model-a: made; rule: excess, epsilon 1, scale sum; queries: as named")
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import xarray as xr
 from report_samples import (
     HEADS,
     LAYERS,
@@ -77,6 +78,42 @@ def test_a_causal_map_has_no_masks_to_mark() -> None:
     ax = figures.attention_map(sample, step=1, layer=0, head=2)
     assert not lines(ax, "masked keys")
     assert settings_of(ax).endswith("triangles: sinks")
+
+
+def fed_by_query(steps: tuple[int, ...]) -> tuple[xr.Dataset, np.ndarray[tuple[int, int], np.dtype[np.float64]]]:
+    """An autoregressive sample with maps of these steps, in which a step feeds one query, and the map of the text."""
+    whole = np.tril(np.random.default_rng(3).exponential(1.0, size=(10, 10)))
+    whole /= whole.sum(1, keepdims=True)
+    maps = np.full((len(steps), 1, 1, 10, 10), np.nan)
+    for place, step in enumerate(steps):
+        rows = slice(0, 6) if step == 0 else slice(5 + step, 6 + step)
+        maps[place, 0, 0, rows, : 6 + step] = whole[rows, : 6 + step]  # later keys do not exist yet
+    dims = ("map_step", "map_layer", "map_head", "query", "position")
+    coords = {"map_step": list(steps), "map_layer": [1], "map_head": [2], "query": np.arange(10)}
+    return causal().assign(attention=(dims, maps)).assign_coords(coords), whole
+
+
+@pytest.mark.parametrize(
+    ("steps", "rows", "what"),
+    [((0, 1, 2, 3, 4), 10, "whole text"), ((0, 1, 3), 7, "steps 0 to 1"), ((0, 4), 6, "prompt")],
+)
+def test_single_queries_are_put_together_as_far_as_they_were_recorded(
+    steps: tuple[int, ...], rows: int, what: str
+) -> None:
+    sample, whole = fed_by_query(steps)
+    inputs = figures.Inputs(subjects=(figures.Subject("a", [sample], sample),))
+    ax, _ = figures.FIGURES["attention-maps"].draw(inputs).axes
+    np.testing.assert_array_equal(shown(ax), whole[:rows, :rows])
+    assert ax.get_title("left") == f"model-b: made\n{what}, layer 1, head 2"
+    expected = excess_sinks(whole[:rows, :rows].mean(0), 3.0)
+    assert {x for x, _ in places(lines(ax, "sinks")[0])} == expected
+
+
+def test_single_queries_without_the_prompt_are_no_map() -> None:
+    sample, _ = fed_by_query((2, 3))
+    inputs = figures.Inputs(subjects=(figures.Subject("a", [sample], sample),))
+    with pytest.raises(UserError, match="needs step 0 too"):
+        figures.FIGURES["attention-maps"].draw(inputs)
 
 
 def test_maps_that_were_not_recorded_are_refused() -> None:

@@ -9,6 +9,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 from report_samples import causal, log_row, made, with_maps
 
 from sinkscope.errors import UserError
@@ -54,11 +55,56 @@ def test_the_same_inputs_give_the_same_bytes(tmp_path: Path, ending: str) -> Non
     assert not re.search(rb"20\d\d-\d\d-\d\d|D:20\d\d|CreationDate", one)
 
 
+def inputs() -> figures.Inputs:
+    """Two models, one of them with maps; two trainings; an ablation with an unequal control."""
+    samples = {"model-a": with_maps(made()), "another model with a longer name": causal()}
+    subjects = tuple(figures.Subject(label, [one], one) for label, one in samples.items())
+    trainings = tuple(figures.Training(name=name, rows=(log_row(1), log_row(2))) for name in ("one", "other"))
+    return figures.Inputs(subjects=subjects, rule=Excess(2.0), trainings=trainings)
+
+
+@pytest.mark.parametrize("centimetres", [8.5, 17.0])
+@pytest.mark.parametrize(
+    "name",
+    ["attention-maps", "decoding", "epsilon", "groups", "heat-map", "layer-heads", "lifetimes", "scores", "tokens",
+     "top-position", "training"],
+)  # fmt: skip
+def test_nothing_is_clipped_and_no_legend_lies_on_a_panel(name: str, centimetres: float) -> None:
+    with figures.page_width(centimetres):
+        figure = figures.FIGURES[name].draw(inputs())
+    assert figure.get_figwidth() <= centimetres / 2.54 + 1e-9
+    figure.draw_without_rendering()
+    page = figure.bbox.padded(2)
+    drawn = figure.get_tightbbox().transformed(figure.dpi_scale_trans)  # all but what takes no part in the layout
+    beside = [text.get_window_extent() for ax in figure.axes for text in ax.texts if text.get_visible()]
+    for box in (drawn, *beside):
+        assert page.x0 <= box.x0 and box.x1 <= page.x1 and page.y0 <= box.y0 and box.y1 <= page.y1
+    panels = [ax.get_window_extent() for ax in figure.axes]
+    for legend in figure.findobj(Legend):
+        assert not any(legend.get_window_extent().padded(-1).overlaps(panel) for panel in panels)
+    titles = [text for ax in figure.axes if (text := ax._left_title).get_text()]  # type: ignore[attr-defined]
+    for number, one in enumerate(titles):
+        for other in titles[:number]:
+            assert not one.get_window_extent().padded(-1).overlaps(other.get_window_extent()), (one, other)
+
+
+def test_a_column_has_its_panels_below_one_another() -> None:
+    with figures.page_width(8.5):
+        narrow = figures.FIGURES["heat-map"].draw(inputs())
+    wide = figures.FIGURES["heat-map"].draw(inputs())
+    for figure, columns in ((narrow, 1), (wide, 2)):
+        grid = figure.axes[0].get_gridspec()
+        assert grid is not None and grid.ncols == columns
+    for refused in (5.0, 61.0):
+        with pytest.raises(UserError, match="6 to 60 cm wide"), figures.page_width(refused):
+            pass
+
+
 def test_svg_keeps_its_text(tmp_path: Path) -> None:
     figures.write_figure(drawn(), tmp_path / "a.svg")
     root = ElementTree.parse(tmp_path / "a.svg").getroot()
     texts = ["".join(node.itertext()) for node in root.iter("{http://www.w3.org/2000/svg}text")]
-    assert {"model-a: made", "position", "step", "sink"} <= set(texts)
+    assert {"model-a: made", "position", "step", "sink in half or more"} <= set(texts)
     assert any(text.startswith("rule: excess") for text in texts)
 
 

@@ -55,10 +55,10 @@ def test_logs_are_found_by_folder_file_and_name(tmp_path: Path) -> None:
 def test_a_column_for_every_training() -> None:
     trainings = tuple(figures.Training(name=name, rows=tuple(ROWS)) for name in ("one", "other"))
     figure = figures.FIGURES["training"].draw(figures.Inputs(trainings=trainings))
-    above, beside, below, _ = figure.axes
+    above, below, beside, _ = figure.axes
     assert (above.get_title("left"), beside.get_title("left")) == ("one", "other")
     assert len(above.lines) == 2 and len(below.lines) == 4
-    assert legend_labels(beside) == ["copy", "sort"]
+    assert legend_labels(above) == legend_labels(beside) == ["copy", "sort"]
     assert "rule: Sink_k, epsilon 0.3" in caption_of(figure)
     figure_of(above).draw_without_rendering()
 

@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 import webbrowser
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from html import escape
@@ -36,13 +36,21 @@ def add_to(app: typer.Typer) -> None:
     add_command(app, "view", _view)
 
 
+Ending = Annotated[str | None, typer.Option("--format", help=f"{', '.join(FORMATS)}; svg if left out, of --paper pdf.")]
+Paper = Annotated[
+    bool, typer.Option("--paper", help="The ten figures and two LaTeX tables of arXiv 2510.15731, in its order.")
+]
+
+
 def _figures(
     rules: RuleOptions,
     traces: Annotated[
         list[Path] | None, typer.Argument(metavar="[TRACE...]", help="Folders that `sinkscope trace` wrote.")
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the figures.")] = Path("figures"),
-    ending: Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")] = "svg",
+    ending: Ending = None,
+    width: Annotated[float, typer.Option(metavar="CM", help="Of the page; a column has 8.5 cm.")] = 17.0,
+    paper: Paper = False,
     only: Annotated[Names, many("NAME,...", f"These figures alone: {', '.join(FIGURES)}.")] = None,
     ablation: Annotated[Names, many("FOLDER,...", "Folders that `sinkscope ablate --out` wrote.")] = None,
     compression: Annotated[Names, many("FOLDER,...", "Folders that `sinkscope compress --out` wrote.")] = None,
@@ -60,13 +68,15 @@ def _figures(
             "nothing to draw: name traces, --ablation FOLDER, --compression FOLDER, --lab FOLDER or --log FOLDER"
         )
     asked = names("--only", only)
-    check_names("figure", asked, FIGURES)
+    ending = ending or ("pdf" if paper else "svg")
+    check_names("figure", () if paper else asked, FIGURES)
     check_names("format", [ending], FORMATS)
     check_names("scale", [scale], SCALES)
     check_traces(traces or (), group)
     from sinkscope.report import figures
 
-    drawn = figures.check_figures(out, ending=ending, only=asked, overwrite=overwrite)
+    kinds = figures.PAPER if paper else figures.FIGURES
+    drawn = figures.check_figures(out, ending=ending, only=asked, overwrite=overwrite, kinds=kinds)
     made = rules.made(scale)
     subjects, notes = figures.open_subjects(traces or [], made, group, names("--sample", sample))
     inputs = figures.Inputs(
@@ -79,26 +89,26 @@ def _figures(
         scale=scale,
         group=group,
     )
-    with console.progress(as_json) as bar:
+    with console.progress(as_json) as bar, figures.page_width(width):
         task = bar.add_task("figures", total=len(drawn))
 
         def observe(name: str) -> None:
             bar.update(task, description=name, completed=drawn.index(name))
 
-        found = figures.make_figures(inputs, out, ending=ending, only=drawn, overwrite=overwrite, observer=observe)
-    _tell_figures(found, notes, as_json)
+        found = figures.make_figures(
+            inputs, out, ending=ending, only=drawn, overwrite=overwrite, observer=observe, kinds=kinds
+        )
+    _tell_figures(found, {name: kind.about for name, kind in kinds.items()}, notes, as_json)
 
 
-def _tell_figures(made: Made, notes: list[str], as_json: bool) -> None:
+def _tell_figures(made: Made, about: Mapping[str, str], notes: list[str], as_json: bool) -> None:
     if as_json:
         files = [{"name": name, "file": str(file)} for name, file in made.files.items()]
         left_out = [{"name": name, "why": why} for name, why in made.left_out.items()]
         console.print_json({"files": files, "left_out": left_out, "notes": notes})
         return
-    from sinkscope.report import figures
-
     for name, file in made.files.items():
-        console.say(f"{file}: {figures.FIGURES[name].about}")
+        console.say(f"{file}: {about[name]}")
     console.say_notes(notes)
     for name, why in made.left_out.items():
         console.say(f"left out: {name}, {why}")

@@ -84,7 +84,7 @@ def _hints(kind: type, *without: str) -> dict[str, Any]:
 
 
 _OWN = _hints(Arguments, "decoding", "condition")
-_DECODING = {**_hints(Decoding, "seed"), **_hints(Denoising, "seed"), **_hints(Renoising, "seed")}
+_DECODING = {**_hints(Decoding, "seed"), **_hints(Renoising, "seed"), **_hints(Denoising, "seed")}
 _MASKING = {"mask": str, **_hints(MaskSinks, "keys", "seed", "reference"), "reference": str}
 _DROPPING = {
     "drop": str, "budget": str | float, "skip_layers": tuple[int, ...], "protect_first": int, "protect_recent": int,

@@ -19,10 +19,10 @@ from sinkscope.report.figures.compression import compression_curves, needle_map
 from sinkscope.report.figures.heat_map import heat_map
 from sinkscope.report.figures.inputs import Ablation, Compressed, Inputs, Subject, Training, open_subjects
 from sinkscope.report.figures.lab import read_findings
-from sinkscope.report.figures.making import FIGURES, FigureKind, Made, check_figures, figure, make_figures
+from sinkscope.report.figures.making import FIGURES, PAPER, FigureKind, Made, check_figures, figure, make_figures
 from sinkscope.report.figures.motion import displacement_shares, lifetime_curves, top_positions
 from sinkscope.report.figures.scores import epsilon_curves, layer_head_map, score_histogram
-from sinkscope.report.figures.style import FORMATS, house_style, write_figure
+from sinkscope.report.figures.style import FORMATS, house_style, page_width, write_figure
 from sinkscope.report.figures.tokens import token_bars
 from sinkscope.report.figures.training import accuracy_curves, emergence_curves, read_training
 
@@ -31,6 +31,7 @@ import_modules(__path__, __name__)
 __all__ = [
     "FIGURES",
     "FORMATS",
+    "PAPER",
     "Ablation",
     "Compressed",
     "FigureKind",
@@ -54,6 +55,7 @@ __all__ = [
     "make_figures",
     "needle_map",
     "open_subjects",
+    "page_width",
     "read_ablations",
     "read_compressions",
     "read_findings",

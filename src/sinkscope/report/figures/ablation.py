@@ -1,19 +1,18 @@
 """What it costs to mask sinks, beside controls: scores over the keys that were masked, with 95 % intervals.
 
-One line for the sinks and one for each control, from the plain run on. The draws of a control are put together: each
-example counts with the mean of its draws. A control that took less or more than the sinks of what it is to equal has a
-triangle around its point, with the tip down for less and up for more. Numbers of keys are evenly spaced, whatever lies
-between them; rules such as "first 1" stand apart at the right.
+One line for the sinks and one for each control, all from the one point of the plain run. The draws of a control are put
+together: each example counts with the mean of its draws. A control that took less or more than the sinks of what it is
+to equal is a hollow triangle, with the tip down for less and up for more. Numbers of keys are evenly spaced, whatever
+lies between them; rules such as "first 1" stand apart at the right.
 
 Where it misleads: intervals of two lines may overlap where the paired difference is clear; `sinkscope ablate` tests
 differences in pairs. Intervals are about the choice of examples alone.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -23,14 +22,15 @@ from sinkscope.experiments.masking import KeysCell, contrasts
 from sinkscope.grids import Outcome, pool
 from sinkscope.interventions import MaskSinks
 from sinkscope.report.figures import style
-from sinkscope.report.figures.cells import name_score, score_line
+from sinkscope.report.figures.cells import name_score, plain_point, score_line
 from sinkscope.report.figures.inputs import Inputs
-from sinkscope.report.figures.labels import caption, entitle, printable, shortened
+from sinkscope.report.figures.labels import caption, entitle, name_places, printable, shortened
 from sinkscope.report.figures.making import figure
 from sinkscope.report.traces import last_part
 
 PLAIN_KEYS = "none"
 INTERVALS = "bars: 95 % intervals over examples"
+HOLLOW = "hollow triangles: controls that are no equals of the sinks, they took less (tip down) or more (tip up)"
 ACROSS = 2
 _TRIANGLES = {"less": "v", "more": "^"}
 _FLOOR = 0.025
@@ -51,10 +51,15 @@ def ablation_curves(rows: Sequence[KeysCell], *, ax: Axes | None = None) -> Axes
         raise UserError(f"ablation curves take cells that are masked in one way, got {' and '.join(map(repr, ways))}")
     ax = style.fresh_axes(4.2, 2.7) if ax is None else ax
     paint(ax, rows)
-    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    small_print = f"rule: as named below the axis; scale: that of the rule; {_how(rows)}; {INTERVALS}"
-    entitle(ax, row_title(rows), small_print)
+    small_print = f"rule: as named below the axis; scale: that of the rule; {_how(rows)}; {bars_line([ax])}"
+    entitle(ax, row_title(rows), small_print, lift=style.own_legend(ax))
     return ax
+
+
+def bars_line(axes: Sequence[Axes]) -> str:
+    """What bars are, and hollow points where there are any."""
+    hollow = any(str(line.get_gid()).startswith("unequal") for ax in axes for line in ax.lines)
+    return f"{INTERVALS}; {HOLLOW}" if hollow else INTERVALS
 
 
 def paint(ax: Axes, rows: Sequence[KeysCell]) -> None:
@@ -68,43 +73,47 @@ def paint(ax: Axes, rows: Sequence[KeysCell]) -> None:
         label: str | None = name
         for kind in kinds:
             cells = [one for one in keys if family_of(one) == kind or (kind == kinds[0] and one == PLAIN_KEYS)]
-            there = {keys.index(one): found for one in cells if (found := pooled(rows, one, name)) is not None}
-            if there:
-                points = {place + shift: found for place, found in there.items()}
-                score_line(ax, points, label, _look(number, name))
+            there = {one: found for one in cells if (found := pooled(rows, one, name)) is not None}
+            points = {one: (keys.index(one) + shift * (one != PLAIN_KEYS), found) for one, found in there.items()}
+            if points:
+                look = _look(number, name)
+                score_line(ax, dict(points.values()), label, look, begun=PLAIN_KEYS in points)
                 label = None
-                mark_unequal(ax, rows, name, {keys[round(at - shift)]: (at, one) for at, one in points.items()})
+                mark_unequal(ax, rows, name, points, look["color"])
+    plain = pooled(rows, PLAIN_KEYS, PLAIN)
+    if plain is not None:
+        plain_point(ax, plain)
     for place in range(2, len(keys)):
         if family_of(keys[place]) != family_of(keys[place - 1]):
             ax.axvline(place - 0.5, color=style.BASE, linewidth=0.5)
-    ax.set_xticks(np.arange(len(keys)), [_broken(one) for one in keys])
+    name_places(ax, keys)
     restricted = any(one.layers is not None or one.heads is not None for one in _interventions(rows))
     ax.set_xlabel(f"keys masked in {'a' if restricted else 'every'} layer and head")
     name_score(ax, rows[0].better)
-    ax.set_ylim(bottom=-_FLOOR * ax.get_ylim()[1])  # points at 0 are seen whole
+    if min(row.outcome.score for row in rows) >= 0:
+        ax.set_ylim(bottom=-_FLOOR * ax.get_ylim()[1])  # points at 0 are seen whole
 
 
-def mark_unequal(ax: Axes, rows: Sequence[KeysCell], control: str, points: dict[str, tuple[float, Outcome]]) -> None:
-    """A triangle at the points, by their keys, where the control is no equal of the sinks."""
+def mark_unequal(
+    ax: Axes, rows: Sequence[KeysCell], control: str, points: Mapping[str, tuple[float, Outcome]], color: str
+) -> None:
+    """A hollow triangle in place of the points, by their keys, where the control is no equal of the sinks."""
     for one in contrasts(rows):
         if one.control == control and one.unequal is not None and one.keys in points:
             at, found = points[one.keys]
-            there = {str(line.get_label()) for line in ax.lines}
-            label = f"took {one.unequal} than the sinks"
             ax.plot(
-                [at], [found.score], linestyle="none", marker=_TRIANGLES[one.unequal], markersize=11, mfc="none",
-                mec=style.INK, mew=0.8, zorder=5, gid=f"unequal-{one.unequal}",
-                label=f"_{label}" if label in there else label,
+                [at], [found.score], linestyle="none", marker=_TRIANGLES[one.unequal], markersize=5.5, mfc="white",
+                mec=color, mew=1.0, zorder=5, gid=f"unequal-{one.unequal}",
             )  # fmt: skip
 
 
 def _look(number: int, name: str) -> dict[str, Any]:
-    """Sinks stand out by colour and filled markers, controls differ in colour, dash and marker."""
+    """Sinks stand out by colour, controls differ in colour, dash and marker; all are filled."""
     if name == SINKS:
         return {"color": style.SINK, "linestyle": "-", "marker": "o"}
     others = [one for one in style.LINES if one[0] != style.SINK]
     color, dash, marker = others[(number - 1) % len(others)]
-    return {"color": color, "linestyle": dash, "marker": marker, "mfc": "white"}
+    return {"color": color, "linestyle": dash, "marker": marker}
 
 
 def key_order(rows: Sequence[KeysCell]) -> list[str]:
@@ -128,10 +137,6 @@ def pooled(rows: Sequence[KeysCell], keys: str, masked: str) -> Outcome | None:
     """All draws of a cell as one outcome, example by example; for "none" the plain run; None where there is none."""
     wanted = PLAIN if keys == PLAIN_KEYS else masked
     return pool([row.outcome for row in rows if row.condition.masked == wanted and row.condition.keys == keys])
-
-
-def _broken(keys: str) -> str:
-    return keys.replace(" ", "\n")
 
 
 def row_title(rows: Sequence[KeysCell]) -> str:
@@ -171,8 +176,9 @@ def ablation_panels(inputs: Inputs) -> Figure:
     for ax, one in zip(axes, inputs.ablations, strict=True):
         paint(ax, one.rows)
         entitle(ax, row_title(one.rows))
-    style.only_outer_labels(axes, ACROSS)
+    if len({tuple(key_order(one.rows)) for one in inputs.ablations}) == 1:
+        style.only_outer_labels(axes)
     style.legend_above(drawn, of=axes)
     masking = _how([row for one in inputs.ablations for row in one.rows])
-    caption(drawn, f"rule: as named below the axes; {masking}; {INTERVALS}")
+    caption(drawn, f"rule: as named below the axes; {masking}; {bars_line(axes)}")
     return drawn

@@ -17,6 +17,7 @@ from sinkscope.errors import UserError
 from sinkscope.experiments.eviction import CONTROL, KeysCell, read_evictions
 from sinkscope.experiments.masking import read_maskings
 from sinkscope.grids import Outcome, pool
+from sinkscope.report.figures import style
 from sinkscope.report.figures.inputs import Ablation, Compressed
 
 
@@ -95,8 +96,20 @@ def _is(row: KeysCell, label: str, kept: str) -> bool:
     return row.condition.compression is not None and row.condition.dropping == label and row.condition.kept == kept
 
 
-def score_line(ax: Axes, points: Mapping[float, Outcome], label: str | None, look: Mapping[str, Any]) -> None:
-    """One line through the scores at these places. look: arguments of matplotlib's `errorbar`."""
+def plain_point(ax: Axes, plain: Outcome) -> None:
+    """The run that all lines begin at, drawn once, at place 0."""
+    score_line(ax, {0: plain}, None, {"color": style.INK, "marker": "o", "zorder": 5, "gid": "plain"})
+
+
+def score_line(
+    ax: Axes, points: Mapping[float, Outcome], label: str | None, look: Mapping[str, Any], *, begun: bool = False
+) -> None:
+    """One line through the scores at these places. look: arguments of matplotlib's `errorbar`.
+
+    begun: the first point is the plain run's, which stands there already.
+    """
+    if begun:
+        look = {**look, "markevery": slice(1, None), "errorevery": (1, 1)}
     values = np.array([[found.score, *found.interval()] for found in points.values()])
     reach = np.abs(values[:, 1:] - values[:, :1]).T
     ax.errorbar(list(points), values[:, 0], reach, elinewidth=0.6, label=label, **look)

@@ -25,9 +25,17 @@ from sinkscope.errors import UserError
 from sinkscope.evaluation.conditions import WHOLE
 from sinkscope.experiments.eviction import CONTROL, KeysCell
 from sinkscope.report.figures import style
-from sinkscope.report.figures.cells import WHOLE_KEPT, budget_order, label_order, name_score, pooled, score_line
+from sinkscope.report.figures.cells import (
+    WHOLE_KEPT,
+    budget_order,
+    label_order,
+    name_score,
+    plain_point,
+    pooled,
+    score_line,
+)
 from sinkscope.report.figures.inputs import Inputs
-from sinkscope.report.figures.labels import caption, entitle, printable, shortened
+from sinkscope.report.figures.labels import caption, entitle, name_places, printable, shortened
 from sinkscope.report.figures.making import figure
 from sinkscope.report.traces import last_part
 
@@ -49,8 +57,7 @@ def compression_curves(rows: Sequence[KeysCell], *, ax: Axes | None = None) -> A
         raise UserError("compression curves take the cells of one model and one task: draw others on axes of their own")
     ax = style.fresh_axes(4.2, 2.7) if ax is None else ax
     paint(ax, rows)
-    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    entitle(ax, row_title(rows), INTERVALS)
+    entitle(ax, row_title(rows), INTERVALS, lift=style.own_legend(ax))
     return ax
 
 
@@ -65,8 +72,11 @@ def paint(ax: Axes, rows: Sequence[KeysCell], labels: Sequence[str] | None = Non
             for place, kept in enumerate(budgets)
             if (found := pooled(rows, label, kept)) is not None
         }
-        score_line(ax, there, printable(label), looks[label])
-    ax.set_xticks(np.arange(len(budgets)), budgets)
+        score_line(ax, there, printable(label), looks[label], begun=0 in there)
+    plain = pooled(rows, "", WHOLE_KEPT)
+    if plain is not None:
+        plain_point(ax, plain)
+    name_places(ax, budgets)
     ax.set_xlabel("share of keys kept")
     name_score(ax, rows[0].better)
 
@@ -108,7 +118,7 @@ def compression_panels(inputs: Inputs) -> Figure:
         paint(ax, one.rows, labels)
         entitle(ax, row_title(one.rows))
     if len({tuple(budget_order(one.rows)) for one in every}) == 1:
-        style.only_outer_labels(axes, ACROSS)
+        style.only_outer_labels(axes)
     style.legend_above(drawn, of=axes)
     caption(drawn, INTERVALS)
     return drawn
@@ -167,7 +177,7 @@ def needle_maps(inputs: Inputs) -> Figure:
         raise UserError("no needle test was given (sinkscope compress --task needle, then --compression FOLDER)")
     rows = tests[0]
     budgets, labels = budget_order(rows), label_order(rows)
-    drawn = Figure(figsize=(style.WIDE, 0.5 + 1.25 * len(labels)), layout="constrained")
+    drawn = Figure(figsize=(style.fitting(style.WIDE), 0.5 + 1.25 * len(labels)), layout="constrained")
     grid = drawn.subplots(len(labels), len(budgets), squeeze=False, sharex=True, sharey=True)
     images = []
     for across, (label, axes) in enumerate(zip(labels, grid, strict=True)):

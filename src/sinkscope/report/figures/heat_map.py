@@ -3,15 +3,16 @@
     heat_map(sample)                                         # the mean over layers and heads
     heat_map(pick(sample, layers=[3], heads=[1]), Excess(2.0), group="masked")
 
-A ring stands where the rule finds a sink in what is shown, that is, in the mean over the layers and heads there are.
-Colours are logarithmic, from half a fair share (white) to the most there is, or 15 fair shares.
+Colours are the mean over layers and heads, logarithmic, from half a fair share (white) to the most there is, or 15
+fair shares. A ring stands where the rule finds a sink in any single head, a larger one where it does so in more of
+them: in the mean over many heads hardly any is left.
 
-Where it misleads: the mean over layers and heads hides heads that look elsewhere, and sinks of single heads have no
-ring. After step 0 of an autoregressive model a column is what one query pays, in other models what all queries pay on
-average.
+Where it misleads: the mean over layers and heads hides heads that look elsewhere. A large ring on a light cell is a
+weak sink in many heads. After step 0 of an autoregressive model a column is what one query pays, in other models what
+all queries pay on average.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +24,6 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
-from matplotlib.transforms import ScaledTranslation
 from numpy.typing import NDArray
 
 from sinkscope.errors import UserError
@@ -37,8 +37,13 @@ from sinkscope.sinks.lexicon import Lexicon
 from sinkscope.sinks.queries import group_size
 from sinkscope.sinks.scales import full_score, key_count, mean_over
 
-_GROUPS_ACROSS = 3
 GAP_LABEL = "no such key, or nobody asks"
+RINGS = (
+    ("sink in under 10 % of heads", 0.0, 0.45),
+    ("sink in 10 to 50 % of heads", 0.1, 0.7),
+    ("sink in half or more", 0.5, 1.0),
+)
+"""What a ring tells, from which share of the heads on, and its size as part of the largest."""
 _SMALLEST_RING, _LARGEST_RING = 2.2, 5.0
 _LABEL_ROOM = 0.1
 """Inches that a token's label takes in height."""
@@ -46,13 +51,16 @@ _LABEL_ROOM = 0.1
 
 @dataclass(frozen=True)
 class Profile:
-    """What one sample's heat map shows: `score` and `sinks`, both `(step, position)`; NaN where no key exists."""
+    """What one sample's heat map shows, `(step, position)`: `score`, NaN where no key exists, and `sinks`, the share of
+    layers and heads in which the rule finds one."""
 
     sample: xr.Dataset
     score: xr.DataArray
     sinks: xr.DataArray
     fair: float
     """Score of a fair share, with as many keys as there are at most."""
+    maps: int
+    """Layers and heads."""
 
 
 def profile(sample: xr.Dataset, rule: SinkRule, *, group: str = "all", scale: str = "sum") -> Profile:
@@ -67,7 +75,8 @@ def profile(sample: xr.Dataset, rule: SinkRule, *, group: str = "all", scale: st
     keys = key_count(mean)
     most = keys.max()
     fair = float(full_score(scale, most) / most)
-    return Profile(sample, scaled(mean, scale), mark_sinks(mean, rule), fair)
+    sinks = mark_sinks(received, rule).mean(depth).transpose("step", "position")
+    return Profile(sample, scaled(mean, scale), sinks, fair, int(np.prod([received.sizes[dim] for dim in depth])))
 
 
 @style.house_style
@@ -79,37 +88,55 @@ def heat_map(
     ax = style.fresh_axes(5.4, 3.2) if ax is None else ax
     image = paint(ax, shown, style.log_colors([shown.score.values], shown.fair))
     ax.set_ylabel("position")
-    label_sinks(ax, shown)
     style.color_bar([ax], image, f"attention received\n{SCORES[scale]}")
-    legend_below(ax, legend_entries([shown]))
-    entitle(ax, sample_label(sample), made_by(rule, scale, group, *depth_lines([shown])))
+    lift = style.own_legend(ax, legend_entries([shown]))
+    entitle(ax, sample_label(sample), made_by(rule, scale, group, *depth_lines([shown])), lift=lift)
     return ax
 
 
 def paint(ax: Axes, shown: Profile, norm: LogNorm) -> AxesImage:
-    """The image, rings, commits and block edges of a sample, without words but those of the axes."""
+    """The image, rings, commits, block edges and ringed tokens of a sample, without title and legend."""
     style.hatched(ax)
     cells = shown.score.values.T
     image = ax.imshow(cells, norm=norm, cmap=style.heat_colors(), aspect="auto", origin="upper")
-    ax.set(xlim=(-0.5, cells.shape[1] - 0.5), ylim=(cells.shape[0] - 0.5, -0.5))
-    _draw_blocks(ax, shown.sample)
-    size = _ring_size(ax, cells.shape)
-    _draw_commits(ax, shown.sample, size)
-    steps, places = np.nonzero(shown.sinks.values)
-    for color, width in (("white", 1.7), (style.INK, 0.8)):
-        ax.plot(
-            steps, places, linestyle="none", marker="o", markersize=size, mfc="none", mec=color, mew=width,
-            clip_on=False, in_layout=False, gid="sinks", zorder=4,
-        )  # fmt: skip
-    ax.set_xlabel("step")
-    style.label_places(ax, x=shown.score["step"].values, y=shown.score["position"].values)
+    size = paint_course(ax, shown.sample)
+    for _, part, ringed in _rings(shown):
+        steps, places = np.nonzero(ringed)
+        for color, width in (("white", 1.7), (style.INK, 0.8)):
+            ax.plot(
+                steps, places, linestyle="none", marker="o", markersize=size * part, mfc="none", mec=color,
+                mew=width * part, clip_on=False, in_layout=False, gid="sinks", zorder=4,
+            )  # fmt: skip
+    label_sinks(ax, shown)
     return image
+
+
+def paint_course(ax: Axes, sample: xr.Dataset) -> float:
+    """Limits and numbers of the axes step by position, commits and block edges; points that a mark may take."""
+    steps, positions = sample.sizes["step"], sample.sizes["position"]
+    ax.set(xlim=(-0.5, steps - 0.5), ylim=(positions - 0.5, -0.5), xlabel="step")
+    style.label_places(ax, x=sample["step"].values, y=sample["position"].values)
+    size = _ring_size(ax, (positions, steps))
+    _draw_blocks(ax, sample)
+    _draw_commits(ax, sample, size)
+    return size
+
+
+def _rings(shown: Profile) -> Iterator[tuple[str, float, NDArray[np.bool_]]]:
+    """Name, part of the largest size, and places of each size of ring that there is; of one head there is one size."""
+    share = shown.sinks.values
+    sizes = RINGS if shown.maps > 1 else (("sink", 0.0, 1.0),)
+    ends = [*(least for _, least, _ in sizes[1:]), np.inf]
+    for (name, least, part), end in zip(sizes, ends, strict=True):
+        found = (share > 0) & (share >= least) & (share < end)
+        if found.any():
+            yield name, part, found
 
 
 def _ring_size(ax: Axes, shape: tuple[int, ...]) -> float:
     """Points: rings fit their cells, within reason."""
-    box = ax.get_window_extent().transformed(style.owner(ax).dpi_scale_trans.inverted())
-    cell = min(72 * box.height / shape[0], 72 * box.width / max(1, shape[1]))
+    width, height = style.inches(ax)
+    cell = style.POINTS * min(height / shape[0], width / max(1, shape[1]))
     return float(np.clip(cell, _SMALLEST_RING, _LARGEST_RING))
 
 
@@ -150,9 +177,7 @@ def block_edges(sample: xr.Dataset) -> dict[str, NDArray[np.float64]]:
 def label_sinks(ax: Axes, shown: Profile) -> None:
     """Name the tokens at positions that hold a ring, at the right, as far as there is room; the most ringed first."""
     rings = shown.sinks.sum("step").values
-    room = (
-        _LABEL_ROOM * rings.size / ax.get_window_extent().transformed(style.owner(ax).dpi_scale_trans.inverted()).height
-    )
+    room = _LABEL_ROOM * rings.size / style.inches(ax)[1]
     taken: list[int] = []
     lexicon = Lexicon.of(shown.sample)
     for place in np.argsort(-rings, kind="stable"):
@@ -177,21 +202,31 @@ def last_token(sample: xr.Dataset, place: int) -> int | None:
 def legend_entries(shown: Sequence[Profile]) -> list[Artist]:
     """What each mark means, of those that there are."""
     entries: list[Artist] = []
-    if any(bool(one.sinks.any()) for one in shown):
-        entries.append(_mark("o", style.INK, "sink", mfc="none"))
-    if any("committed" in one.sample for one in shown):
+    rings = {part: name for one in shown for name, part, _ in _rings(one)}
+    for part, name in sorted(rings.items()):
+        entries.append(_mark("o", style.INK, name, mfc="none", size=_LARGEST_RING * part))
+    missing = any(bool(one.score.isnull().any()) for one in shown)
+    return entries + place_entries([one.sample for one in shown], missing=missing)
+
+
+def place_entries(samples: Sequence[xr.Dataset], *, missing: bool) -> list[Artist]:
+    """What the marks of decoding mean, of those that there are; missing: whether anything is hatched."""
+    entries: list[Artist] = []
+    if any("committed" in one for one in samples):
         entries.append(_mark("x", style.COMMIT, "committed after the step"))
-    if any(np.isfinite(edge).any() for one in shown for edge in block_edges(one.sample).values()):
+    if any(np.isfinite(edge).any() for one in samples for edge in block_edges(one).values()):
         entries.append(Line2D([], [], color=style.EDGE, linewidth=1.0, label="edges of the block"))
-    if any(bool(one.score.isnull().any()) for one in shown):
+    if missing:
         entries.append(Rectangle((0, 0), 1, 1, fc=style.PAPER, ec=style.BASE, hatch=style.HATCH, lw=0, label=GAP_LABEL))
     return entries
 
 
 def depth_lines(shown: Sequence[Profile]) -> list[str]:
-    """Over which layers and heads is averaged, and whether the rule finds anything in the mean."""
-    lines = [depth_line(shown[0].sample)]
-    return lines if any(bool(one.sinks.any()) for one in shown) else [*lines, "in which the rule finds no sink"]
+    """Over which layers and heads is averaged, and whether the rule finds anything in them."""
+    line = depth_line(shown[0].sample)
+    if not any(bool(one.sinks.any()) for one in shown):
+        return [line, "no sink in any of them"]
+    return [line, "rings: sinks of single heads"] if "mean" in line else [line]
 
 
 def depth_line(sample: xr.Dataset) -> str:
@@ -201,27 +236,15 @@ def depth_line(sample: xr.Dataset) -> str:
     return ", ".join(alone + ([f"mean over {' and '.join(many)}"] if many else []))
 
 
-def _mark(marker: str, color: str, label: str, mfc: str | None = None) -> Line2D:
+def _mark(marker: str, color: str, label: str, mfc: str | None = None, size: float = 4.0) -> Line2D:
     face = color if mfc is None else mfc
-    return Line2D([], [], linestyle="none", marker=marker, mec=color, mfc=face, mew=0.9, markersize=4, label=label)
-
-
-def legend_below(ax: Axes, entries: Sequence[Artist]) -> None:
-    """Below the axes, in lines that are no wider than they are."""
-    below = ax.transAxes + ScaledTranslation(0, -26 / 72, style.owner(ax).dpi_scale_trans)
-    ax.legend(
-        handles=list(entries), loc="upper left", bbox_to_anchor=(0, 0), bbox_transform=below, borderpad=0,
-        ncols=2 if len(entries) > 3 else 3, borderaxespad=0, columnspacing=1.4, handletextpad=0.5,
-    )  # fmt: skip
+    return Line2D([], [], linestyle="none", marker=marker, mec=color, mfc=face, mew=0.9, markersize=size, label=label)
 
 
 @figure("heat-map", "received attention by position and step, sinks ringed, with blocks and commits (Fig. 1)")
 def heat_maps(inputs: Inputs) -> Figure:
     """One panel a trace, one scale of colours."""
     subjects = inputs.traced()
-    if len(subjects) == 1:
-        sample = subjects[0].sample
-        return style.owner(heat_map(sample, inputs.rule, group=inputs.group, scale=inputs.scale))
     shown = [profile(one.sample, inputs.rule, group=inputs.group, scale=inputs.scale) for one in subjects]
     norm = style.log_colors([one.score.values for one in shown], min(one.fair for one in shown))
     titles, bar = [sample_label(one.sample) for one in subjects], f"attention received\n{SCORES[inputs.scale]}"
@@ -268,14 +291,14 @@ def group_maps(inputs: Inputs) -> Figure:
     """One panel a group, trace after trace; traces whose queries are never of two groups have none."""
     found = _by_group([subject.sample for subject in inputs.traced()])
     shown = [profile(sample, inputs.rule, group=group, scale=inputs.scale) for sample, group in found]
-    drawn, axes = style.panels(len(shown), height=2.2, across=_GROUPS_ACROSS, share=False)
+    drawn, axes = style.panels(len(shown), height=2.2, share=False)
     norm = style.log_colors([one.score.values for one in shown], min(one.fair for one in shown))
     images = [paint(ax, one, norm) for ax, one in zip(axes, shown, strict=True)]
     names = list(dict.fromkeys(sample_label(sample) for sample, _ in found))
     for ax, (sample, group) in zip(axes, found, strict=True):
         entitle(ax, f"queries: {group}" if len(names) == 1 else f"{sample_label(sample)}\nqueries: {group}")
         ax.set_ylabel("position")
-    style.only_outer_labels(axes, _GROUPS_ACROSS)
+    style.only_outer_labels(axes)
     style.color_bar(axes, images[-1], f"attention received from the group\n{SCORES[inputs.scale]}")
     style.legend_above(drawn, legend_entries(shown))
     settings = made_by(inputs.rule, inputs.scale, "as named", *depth_lines(shown))

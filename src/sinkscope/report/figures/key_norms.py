@@ -64,7 +64,7 @@ def norm_curves(
     for ax in axes[2:]:
         ax.set_ylim(0, 1)
         style.percent_axis(ax.yaxis)
-    style.only_outer_labels(axes, 2)
+    style.only_outer_labels(axes)
     if len(reports) > 1:
         style.legend_above(drawn, [line for line in axes[0].lines if line.get_gid() == "mean"])
     caption(drawn, made_by(rule, None, group, f"kept: {KEPT:g} of the keys", "grey: a random order"))
@@ -161,8 +161,6 @@ def _made_by(group: str, across: str) -> str:
 def _correlation_maps(inputs: Inputs, across: str) -> Figure:
     """One panel a trace, one scale of colours."""
     subjects = inputs.traced()
-    if len(subjects) == 1:
-        return style.owner(norm_map(subjects[0].samples, across=across, group=inputs.group))
     shown = [correlations(one.samples, across=across, group=inputs.group) for one in subjects]
     titles, reach = [one.label for one in subjects], farthest(shown)
     drawn, _ = image_panels(

@@ -8,6 +8,7 @@ Where it misleads: few seeds; and sinks and costs are of the same contexts, so t
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -17,7 +18,7 @@ from sinkscope.lab.studies import Finding, findings, labels, read_lab
 from sinkscope.report.figures.inputs import Inputs
 from sinkscope.report.figures.labels import caption, entitle, printable
 from sinkscope.report.figures.making import figure
-from sinkscope.report.figures.style import LINES, SOFT, WIDE
+from sinkscope.report.figures.style import LINES, SOFT, WIDE, columns_for, fitting, own_legend
 
 _PASSES = ("text", "masked 0.5")
 """Which pass of a causal and of a bidirectional network is drawn."""
@@ -33,8 +34,6 @@ _PANELS = (
         ),
     ),
 )
-_LEGEND = 22.0
-"""Points that the legends above the first panels take."""
 _ROW = 0.17
 """Inches."""
 
@@ -53,25 +52,24 @@ def lab_panels(inputs: Inputs) -> Figure:
             shown.setdefault((one.objective, one.where), []).append(one)
     if not shown:
         raise UserError("no laboratory was given (--lab FOLDER)")
-    heights = [len(some) + 3.0 for some in shown.values()]
-    drawn = Figure(figsize=(WIDE, _ROW * sum(heights) + 0.5), layout="constrained")
-    grid = drawn.subplots(len(shown), len(_PANELS), squeeze=False, sharex="col", height_ratios=heights)
-    for row, ((objective, where), some) in zip(grid, shown.items(), strict=True):
-        for number, (ax, (what, series)) in enumerate(zip(row, _PANELS, strict=True)):
-            _paint(ax, some, series)
-            ax.set_yticks(range(len(some)), list(map(printable, labels(some))) if number == 0 else [""] * len(some))
-            ax.set_ylim(len(some) - 0.4, -0.6)
-            if ax in grid[-1]:
-                ax.set_xlabel(what)
-        entitle(row[0], f"{objective}, {where}", lift=_LEGEND if row[0] is grid[0, 0] else 0.0)
-    for ax, (_, series) in zip(grid[0], _PANELS, strict=True):
-        if len(series) > 1:
-            ax.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=1, handlelength=1.2)
+    columns = columns_for(len(_PANELS), len(_PANELS))
+    rows = [(one, which) for one in shown for which in np.array_split(range(len(_PANELS)), len(_PANELS) // columns)]
+    heights = [len(shown[one]) + 4.5 for one, _ in rows]
+    drawn = Figure(figsize=(fitting(WIDE), _ROW * sum(heights) + 0.5), layout="constrained")
+    grid = drawn.subplots(
+        len(rows), columns, squeeze=False, sharex="col" if columns > 1 else "none", height_ratios=heights
+    )
+    for line, (row, which) in zip(grid, rows, strict=True):
+        some, (objective, where) = shown[row], row
+        lifts = [_paint(ax, some, *_PANELS[number]) for ax, number in zip(line, which, strict=True)]
+        line[0].set_yticks(range(len(some)), list(map(printable, labels(some))))
+        entitle(line[0], f"{objective}, {where}", lift=max(lifts))
     caption(drawn, "dots: means over seeds; bars: lowest to highest; every change is of the recipe in the first row")
     return drawn
 
 
-def _paint(ax: Axes, some: Sequence[Finding], series: Sequence[tuple[str, str]]) -> None:
+def _paint(ax: Axes, some: Sequence[Finding], what: str, series: Sequence[tuple[str, str]]) -> float:
+    """One panel, a line a recipe; points that its legend takes."""
     ax.axvline(0, color=SOFT, linewidth=0.5)
     for number, (label, name) in enumerate(series):
         color, _, marker = LINES[number + 1]
@@ -83,6 +81,12 @@ def _paint(ax: Axes, some: Sequence[Finding], series: Sequence[tuple[str, str]])
             [spread.mean for _, spread in found], [place for place, _ in found], color=color, marker=marker,
             linestyle="", label=label,
         )  # fmt: skip
+
+    ax.set_yticks(range(len(some)), [""] * len(some))
+    ax.set_ylim(len(some) - 0.4, -0.6)
+    ax.set_xlabel(what)
+    ax.locator_params(axis="x", nbins=4)
+    return own_legend(ax, handle=1.2) if len(series) > 1 else 0.0
 
 
 def _ends(spread: Spread) -> tuple[float, float]:

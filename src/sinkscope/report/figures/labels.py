@@ -18,7 +18,7 @@ from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.image import AxesImage
 
 from sinkscope.report.figures import style
-from sinkscope.report.figures.style import FONT, SOFT
+from sinkscope.report.figures.style import CHARACTER_WIDTH, FONT, POINTS, SOFT
 from sinkscope.report.traces import masking_of, model_name, token_text
 from sinkscope.sinks import SinkRule
 from sinkscope.sinks.lexicon import Lexicon
@@ -38,8 +38,6 @@ SCORES = {
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
 _TITLE, _SMALL, _LINE, _GAP = 7.5, 6.3, 1.5, 4.0
 """Points: title and small print; the latter's line height in letters; the room above the axes in points."""
-_CHARACTER_WIDTH = 0.54
-"""Of the font's size, on average, a little more than is needed."""
 
 
 def printable(text: str) -> str:
@@ -112,9 +110,7 @@ def made_by(rule: SinkRule | str, scale: str | None, group: str, *more: str) -> 
 
 def entitle(ax: Axes, title: str, settings: str = "", *, lift: float = 0.0) -> None:
     """Title of the axes; below it, in lines as wide as the axes, how its numbers were made; `lift` points higher."""
-    figure = ax.get_figure()
-    assert figure is not None
-    width = ax.get_position().width * figure.get_figure(root=True).get_figwidth()
+    width = style.inches(ax)[0]
     below = wrapped(settings, width, _SMALL)
     room = _GAP + lift + len(below) * _SMALL * _LINE
     ax.set_title("\n".join(wrapped(title, width, _TITLE)), loc="left", pad=room, parse_math=False)
@@ -131,9 +127,16 @@ def caption(figure: Figure, text: str) -> None:
     figure.supxlabel("\n".join(lines), x=0.012, ha="left", fontsize=_SMALL, color=SOFT, parse_math=False)
 
 
-def wrapped(text: str, inches: float, size: float) -> list[str]:
-    """The text in lines that fit a width, in letters of `size` points; line breaks stay."""
-    most = max(20, int(inches * 72 / (size * _CHARACTER_WIDTH)))
+def name_places(ax: Axes, names: Sequence[str]) -> None:
+    """Name the places 0, 1, 2 ... of the horizontal axis, in lines that do not run into each other."""
+    room = 0.9 * style.inches(ax)[0] / max(1, len(names))
+    lines = ["\n".join(wrapped(name, room, style.TICK, least=5)) for name in names]
+    ax.set_xticks(range(len(names)), lines, parse_math=False)
+
+
+def wrapped(text: str, inches: float, size: float, least: int = 20) -> list[str]:
+    """The text in lines that fit a width, in letters of `size` points, but have room for `least`; line breaks stay."""
+    most = max(least, int(inches * POINTS / (size * CHARACTER_WIDTH)))
     return [line for part in text.split("\n") for line in textwrap.wrap(part, most)]
 
 
@@ -145,6 +148,7 @@ def image_panels(
     images = [paint(ax, one) for ax, one in zip(axes, found, strict=True)]
     for ax, title in zip(axes, titles, strict=True):
         entitle(ax, title)
-    axes[0].set_ylabel(y)
+        ax.set_ylabel(y)
+    style.only_outer_labels(axes)
     style.color_bar(axes, images[-1], bar)
     return drawn, axes

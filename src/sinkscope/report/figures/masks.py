@@ -31,7 +31,7 @@ def mask_panels(inputs: Inputs) -> Figure:
     subjects = inputs.traced()
     labels = distinct([mask_name(one.sample) for one in subjects], [one.label for one in subjects])
     found = compare_masks({label: one.samples for label, one in zip(labels, subjects, strict=True)})
-    drawn, axes = style.panels(1 + len(_BY_MASK), height=2.6, width=style.WIDE)
+    drawn, axes = style.panels(1 + len(_BY_MASK), height=2.6)
     for number, label in enumerate(labels):
         color, dashes, _ = style.LINES[number % len(style.LINES)]
         profile = found["profile"].sel(mask=label).dropna("position")

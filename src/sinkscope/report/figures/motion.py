@@ -4,8 +4,9 @@ The strongest key of `top_positions` is that of the mean over layers and heads; 
 leave a gap. Thin lines mark where prompts end. Position 0 is at the top, as in the heat map.
 
 Lifetimes are drawn as survival: the share of sinks still alive after so many steps, by Kaplan and Meier's estimator
-(`sinks.lifetimes.survivors`). A life is a run of steps at which one (layer, head, position) is a sink. Displacement is
-signed, positive to the right, counted in bins that double in width.
+(`sinks.motion.survivors`, as in the table "lifetimes"). A life is a run of steps at which one (layer, head, position)
+is a sink. A sink that is alive at the last step is censored: it counts as alive as long as it was seen, and a tick on
+the line marks where. Displacement is signed, positive to the right, counted in bins that double in width.
 
 Where it misleads: there is a strongest key in a flat map too; the line says nothing of its strength. In an
 autoregressive model every step asks another query, so lives are shorter and moves longer for that reason alone; and
@@ -61,11 +62,10 @@ def top_positions(samples: Mapping[str, xr.Dataset], *, group: str = "all", ax: 
     ax.set_ylabel("position of the strongest key")
     style.whole_ticks(ax.xaxis)
     style.whole_ticks(ax.yaxis)
-    if len(samples) > 1:
-        ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     one = next(iter(samples.values()))
     title = sample_label(one) if len(samples) == 1 else "position of the strongest key"
-    entitle(ax, title, made_by(STRONGEST, None, group, depth_line(one), "thin line: end of a prompt"))
+    lift = style.own_legend(ax) if len(samples) > 1 else 0.0
+    entitle(ax, title, made_by(STRONGEST, None, group, depth_line(one), "thin line: end of a prompt"), lift=lift)
     return ax
 
 
@@ -76,7 +76,10 @@ def all_top_positions(inputs: Inputs) -> Figure:
     return style.owner(top_positions(samples, group=inputs.group))
 
 
-LIVES = "every sink of every layer and head, Kaplan-Meier"
+LIVES = (
+    "every sink of every layer and head, Kaplan-Meier; ticks: sinks alive at the last step, whose end is not seen "
+    "(censored)"
+)
 MOVES = "strongest key of every layer and head"
 ONE_STEP = "there is but one step, in which nothing lives or moves"
 LIVED, MOVED = "how long sinks live", "how far the strongest key moves"
@@ -88,7 +91,8 @@ Moves = tuple[list[str], NDArray[np.float64]]
 def survival(samples: _Some, rule: SinkRule, *, group: str = "all") -> xr.DataArray:
     """Share of sinks that are still alive after a number of steps, `(steps,)`, from 0 on, where it is 1.
 
-    Raises `UserError` where there are no two steps or no sinks.
+    Coordinate `censored (steps,)`: sinks that had lived so long at the last step. Raises `UserError` where there are no
+    two steps or no sinks.
     """
     total: xr.Dataset | None = None
     longest = 0
@@ -102,7 +106,8 @@ def survival(samples: _Some, rule: SinkRule, *, group: str = "all") -> xr.DataAr
         raise UserError("the rule finds no sinks: choose a milder one")
     steps = np.concatenate([[0], total["lifetime"].values])
     alive = np.concatenate([[1.0], survivors(total).values])
-    return xr.DataArray(alive, dims="steps", coords={"steps": steps}, name="alive")
+    censored = np.concatenate([[0], total["censored"].values])
+    return xr.DataArray(alive, dims="steps", coords={"steps": steps, "censored": ("steps", censored)}, name="alive")
 
 
 def move_shares(samples: _Some, *, group: str = "all") -> Moves:
@@ -138,7 +143,8 @@ def lifetime_curves(
     """Draw survival, one line for the samples under each label. Returns the axes, `ax` or new ones."""
     ax = style.fresh_axes(4.2, 2.6) if ax is None else ax
     paint_lives(ax, {label: survival(some, rule, group=group) for label, some in samples.items()})
-    entitle(ax, _titled(samples, LIVED), made_by(rule, None, group, LIVES))
+    lift = style.own_legend(ax) if len(samples) > 1 else 0.0
+    entitle(ax, _titled(samples, LIVED), made_by(rule, None, group, LIVES), lift=lift)
     return ax
 
 
@@ -147,7 +153,7 @@ def displacement_shares(samples: Mapping[str, _Some], *, group: str = "all", ax:
     """Draw how far the strongest keys move, one line for the samples under each label. Returns the axes."""
     ax = style.fresh_axes(4.2, 2.8) if ax is None else ax
     paint_moves(ax, {label: move_shares(some, group=group) for label, some in samples.items()})
-    entitle(ax, _titled(samples, MOVED), made_by("the strongest key", None, group, MOVES))
+    entitle(ax, _titled(samples, MOVED), made_by(STRONGEST, None, group, MOVES), lift=style.own_legend(ax))
     return ax
 
 
@@ -159,14 +165,17 @@ def paint_lives(ax: Axes, alive: Mapping[str, xr.DataArray], among: Sequence[str
             share["steps"], share, color=color, linestyle=dash, label=label, drawstyle="steps-post", clip_on=False,
             in_layout=False,
         )  # fmt: skip
+        seen = share[share["censored"].values > 0]
+        ax.plot(
+            seen["steps"], seen, linestyle="none", marker="|", markersize=5, mec=color, clip_on=False, in_layout=False,
+            gid="censored",
+        )  # fmt: skip
     ax.set_xlim(left=0)
     ax.set_ylim(0, 1)
     ax.set_xlabel("steps")
     ax.set_ylabel("sinks still alive")
     style.whole_ticks(ax.xaxis)
     style.percent_axis(ax.yaxis)
-    if len(alive) > 1:
-        ax.legend(loc="upper right")
 
 
 def paint_moves(ax: Axes, found: Mapping[str, Moves], among: Sequence[str] = ()) -> None:
@@ -185,7 +194,6 @@ def paint_moves(ax: Axes, found: Mapping[str, Moves], among: Sequence[str] = ())
     ax.set_ylim(bottom=0)
     ax.set_xlabel("positions moved from one step to the next")
     ax.set_ylabel("share of all steps")
-    ax.legend(loc="upper left")
     style.percent_axis(ax.yaxis)
 
 
@@ -208,8 +216,9 @@ def lives_and_moves(inputs: Inputs) -> Figure:
     labels = [one.label for one in subjects]
     paint_lives(left, lives, labels)
     paint_moves(right, moves, labels)
-    entitle(left, _titled(lives, LIVED))
-    entitle(right, _titled(moves, MOVED))
+    lift = max(style.own_legend(left), style.own_legend(right))
+    entitle(left, _titled(lives, LIVED), lift=lift)
+    entitle(right, _titled(moves, MOVED), lift=lift)
     said = (f"left: {LIVES}", *no_lives, f"right: {MOVES}", *no_moves)
     caption(drawn, made_by(inputs.rule, None, inputs.group, *said))
     return drawn

@@ -85,13 +85,13 @@ def score_histogram(
     counts = count_scores(every, rule, group=group, scale=scale)
     ax = style.fresh_axes() if ax is None else ax
     paint_histogram(ax, counts, scale)
-    ax.set_ylabel("share of keys")
-    entitle(ax, model_label(first), made_by(rule, scale, group, "every step, layer, head and key"))
+    settings = made_by(rule, scale, group, "every step, layer, head and key")
+    entitle(ax, model_label(first), settings, lift=style.own_legend(ax, handle=1.2))
     return ax
 
 
 def paint_histogram(ax: Axes, counts: xr.Dataset, scale: str) -> None:
-    """The histogram without its title; shares are of all keys."""
+    """The histogram without title and legend; shares are of all keys."""
     total = int(counts["keys"].sum())
     edges = np.append(counts["low"].values, counts["high"].values[-1])
     sinks = int(counts["sinks"].sum())
@@ -109,22 +109,19 @@ def paint_histogram(ax: Axes, counts: xr.Dataset, scale: str) -> None:
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     ax.set_ylim(top=1.0)
     ax.minorticks_off()
-    ax.legend(loc="upper right", handlelength=1.2)
+    ax.set_ylabel("share of keys")
 
 
 @figure("scores", "histogram of scores, sinks apart (Fig. 3, 9)")
 def score_histograms(inputs: Inputs) -> Figure:
     """One panel a trace, over all its samples."""
     subjects = inputs.traced()
-    if len(subjects) == 1:
-        samples = subjects[0].samples
-        return style.owner(score_histogram(samples, inputs.rule, group=inputs.group, scale=inputs.scale))
     drawn, axes = style.panels(len(subjects), height=2.3)
     for ax, subject in zip(axes, subjects, strict=True):
         counts = count_scores(subject.samples, inputs.rule, group=inputs.group, scale=inputs.scale)
         paint_histogram(ax, counts, inputs.scale)
-        entitle(ax, subject.label)
-    axes[0].set_ylabel("share of keys")
+        entitle(ax, subject.label, lift=style.own_legend(ax, handle=1.2))
+    style.only_outer_labels(axes)
     caption(drawn, made_by(inputs.rule, inputs.scale, inputs.group, "every step, layer, head and key"))
     return drawn
 
@@ -151,10 +148,9 @@ def epsilon_curves(
     ax.set_xlabel(f"epsilon (scale {scale})")
     ax.set_ylabel("keys that are no sinks")
     style.percent_axis(ax.yaxis)
-    if len(samples) > 1:
-        ax.legend(loc="lower right")
     title = next(iter(samples)) if len(samples) == 1 else "share of keys that are no sinks"
-    entitle(ax, title, made_by("excess", scale, group, "every step, layer, head and key"))
+    lift = style.own_legend(ax) if len(samples) > 1 else 0.0
+    entitle(ax, title, made_by("excess", scale, group, "every step, layer, head and key"), lift=lift)
     return ax
 
 
@@ -210,8 +206,6 @@ def paint_strengths(ax: Axes, shown: xr.DataArray, highest: float) -> AxesImage:
 def layer_head_maps(inputs: Inputs) -> Figure:
     """One panel a trace, one scale of colours."""
     subjects = inputs.traced()
-    if len(subjects) == 1:
-        return style.owner(layer_head_map(subjects[0].samples, group=inputs.group, scale=inputs.scale))
     shown = [strengths(one.samples, group=inputs.group, scale=inputs.scale) for one in subjects]
     highest = float(np.max([one.max() for one in shown]))
     titles, bar = [one.label for one in subjects], f"strongest key's score\n{SCORES[inputs.scale]}"

@@ -25,8 +25,6 @@ from sinkscope.report.figures.making import figure
 from sinkscope.sinks import KINDS, SinkRule, sink_kinds
 from sinkscope.sinks.kinds import BROADCAST_RANK, BROADCAST_RATIO, NO_OP_RATIO, NO_SINK
 
-COLUMN = 3.35
-"""Inches: 8.5 cm, one of a page's two columns."""
 MARKERS: Mapping[str, tuple[str, float]] = {
     "no-op": ("o", 14),
     "broadcast": ("^", 18),
@@ -59,13 +57,15 @@ def kinds_scatters(inputs: Inputs) -> Figure:
 
 
 def _drawn(found: Mapping[str, xr.Dataset], rule: SinkRule, left_out: Sequence[str] = ()) -> list[Axes]:
-    drawn, axes = style.panels(len(found), height=2.7, width=style.WIDE if len(found) > 1 else COLUMN)
+    drawn, axes = style.panels(len(found), height=2.7, alone=style.COLUMN_CM / style.INCH)
     layers = Normalize(0, max(1.0, *(float(one["layer"].max()) for one in found.values())))
     for ax, (label, one) in zip(axes, found.items(), strict=True):
         paint_kinds(ax, one, layers)
         entitle(ax, label)
     _scale(axes, found.values())
-    axes[0].set_ylabel("value norm / the others' median")
+    for ax in axes:
+        ax.set_ylabel("value norm / the others' median")
+    style.only_outer_labels(axes)
     bar = style.color_bar(axes, ScalarMappable(layers, layer_colors()), "layer")
     style.whole_ticks(bar.ax.yaxis)
     style.legend_above(drawn, _legend([*found.values()]), handle=1.0)

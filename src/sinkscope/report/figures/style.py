@@ -14,7 +14,9 @@ narrower or wider than they were laid out for.
 """
 
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colorbar import Colorbar
 from matplotlib.colors import Colormap, ListedColormap, LogNorm
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
@@ -58,14 +61,16 @@ LINES = (
 )
 """Colour, dash and marker of the first, second ... thing that is compared; they begin anew after the last."""
 
+TICK = 6.5
+"""Points of the numbers along axes."""
 _SETTINGS: dict[str, Any] = {
     "font.family": "sans-serif",
     "font.sans-serif": [FONT, "Verdana", "Arial", "Helvetica"],
     "font.size": 7.5,
     "axes.titlesize": 7.5,
     "axes.labelsize": 7.5,
-    "xtick.labelsize": 6.5,
-    "ytick.labelsize": 6.5,
+    "xtick.labelsize": TICK,
+    "ytick.labelsize": TICK,
     "legend.fontsize": 6.5,
     "legend.frameon": False,
     "axes.titlelocation": "left",
@@ -132,10 +137,23 @@ def write_figure(figure: Figure, file: Path) -> None:
     write_whole(file, [written.getvalue()])
 
 
-WIDE = 7.1
-"""Inches: the width of a page with two columns."""
+INCH = 2.54
+"""In centimetres."""
+FULL_CM, COLUMN_CM = 17.0, 8.5
+"""Widths of a page with two columns, and of one of them."""
+WIDE = FULL_CM / INCH
 NARROW = 4.6
+_NARROWEST = 1.9
+"""Inches that a panel is given at least, unless it stands alone in its row."""
+_PAGE: ContextVar[float] = ContextVar("page", default=WIDE)
 HATCH = "////"
+POINTS = 72
+"""In an inch."""
+CHARACTER_WIDTH = 0.54
+"""Of the font's size, on average, a little more than is needed."""
+_MEASURED = 100.0
+_LEGEND, _LEGEND_LINE, _ABOVE = 6.5, 1.35, 0.4
+"""Points of a legend's letters; its lines' height and the room above and below it, in letters."""
 _DECADES = (1.0, 2.0, 5.0)
 _NARROW_RANGE = 200.0
 
@@ -149,9 +167,29 @@ class ShownFigure(Figure):
         return written.getvalue()
 
 
+@contextmanager
+def page_width(centimetres: float) -> Iterator[None]:
+    """What is drawn inside is no wider than this: a column (8.5 cm) has its panels one below the other.
+
+    Raises `UserError` for less than 6 cm and more than 60.
+    """
+    if not 6 <= centimetres <= 60:
+        raise UserError(f"figures are 6 to 60 cm wide, not {centimetres:g}: a column has 8.5, a page 17")
+    token = _PAGE.set(centimetres / INCH)
+    try:
+        yield
+    finally:
+        _PAGE.reset(token)
+
+
+def fitting(width: float) -> float:
+    """Inches: the width asked for, or that of the page where it is less."""
+    return min(width, _PAGE.get())
+
+
 def fresh_axes(width: float = NARROW, height: float = 2.8) -> Axes:
-    """Axes on a figure of their own, in inches."""
-    return ShownFigure(figsize=(width, height), layout="constrained").subplots()
+    """Axes on a figure of their own, in inches; no wider than the page."""
+    return ShownFigure(figsize=(fitting(width), height), layout="constrained").subplots()
 
 
 def owner(ax: Axes) -> Figure:
@@ -162,17 +200,36 @@ def owner(ax: Axes) -> Figure:
 
 
 def panels(
-    count: int, *, height: float, across: int = 3, width: float = WIDE, share: bool = True
+    count: int, *, height: float, across: int = 3, alone: float = NARROW, share: bool = True
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with so many panels, at most `across` in a row of `height` inches, sharing their vertical axis."""
-    columns = min(count, across)
+    """A figure with so many panels, at most `across` in a row of `height` inches, sharing their vertical axis.
+
+    There are fewer in a row where the page has no room for them. alone: inches that one column of panels is wide.
+    """
+    columns = columns_for(count, across)
     rows = ceil(count / columns)
-    figure = ShownFigure(figsize=(width if columns > 1 else min(width, NARROW), rows * height), layout="constrained")
+    figure = ShownFigure(figsize=(_PAGE.get() if columns > 1 else fitting(alone), rows * height), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False, sharey="row" if share else False)
     axes = list(grid.ravel())
     for empty in axes[count:]:
         empty.remove()
     return figure, axes[:count]
+
+
+def lines_in(ax: Axes, size: float) -> float:
+    """Lines of letters of this size, in points, that have room along the shorter side of the axes."""
+    return POINTS * min(inches(ax)) / size
+
+
+def inches(ax: Axes) -> tuple[float, float]:
+    """Width and height of the axes as they stand; the layout changes them a little when a figure is written."""
+    box = ax.get_window_extent()
+    return box.width / owner(ax).dpi, box.height / owner(ax).dpi
+
+
+def columns_for(count: int, across: int) -> int:
+    """Panels that stand side by side on the page, of so many, at most `across`."""
+    return max(1, min(count, across, int(_PAGE.get() / _NARROWEST)))
 
 
 def log_colors(values: Sequence[NDArray[np.float64]], fair: float) -> LogNorm:
@@ -228,8 +285,10 @@ def percent_axis(axis: Axis) -> None:
     axis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.4g}%"))
 
 
-def only_outer_labels(axes: Sequence[Axes], across: int) -> None:
+def only_outer_labels(axes: Sequence[Axes]) -> None:
     """Keep the words below the lowest panel of every column and beside the first of every row."""
+    grid = axes[0].get_gridspec()
+    across = 1 if grid is None else grid.ncols
     for number, ax in enumerate(axes):
         if number + across < len(axes):
             ax.set_xlabel("")
@@ -240,17 +299,60 @@ def only_outer_labels(axes: Sequence[Axes], across: int) -> None:
 def legend_above(
     figure: Figure, entries: Iterable[Artist] = (), *, of: Iterable[Axes] = (), handle: float = 2.0
 ) -> None:
-    """One legend for all panels, in a line above them: of these entries, or of all that these axes name.
+    """One legend for all panels, in lines above them: of these entries, or of all that these axes name.
 
     handle: room for a line or marker, in letters.
     """
     named = {str(entry.get_label()): entry for entry in entries}
     for ax in of:
         named |= {str(name): entry for entry, name in zip(*ax.get_legend_handles_labels(), strict=True)}
-    figure.legend(
-        [*named.values()], [*named], loc="outside upper left", ncols=6, borderpad=0, columnspacing=0.8 * handle,
-        handlelength=handle, handletextpad=0.4 * handle,
+    _legend(figure, named, figure.get_figwidth(), handle=handle, loc="outside upper left")
+
+
+def own_legend(ax: Axes, entries: Iterable[Artist] = (), *, handle: float = 2.0) -> float:
+    """The legend of these axes, in lines above them, where nothing is drawn: of these entries, or of all they name.
+
+    Returns the points that it takes, which lift the title.
+    """
+    named = {str(entry.get_label()): entry for entry in entries}
+    if not named:
+        named = {str(name): entry for entry, name in zip(*ax.get_legend_handles_labels(), strict=True)}
+    if not named:
+        return 0.0
+    place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0), "borderaxespad": _ABOVE}
+    columns = _legend(ax, named, inches(ax)[0], handle=handle, **place)
+    return _LEGEND * (ceil(len(named) / columns) * _LEGEND_LINE + 2 * _ABOVE)
+
+
+def _legend(where: Figure | Axes, named: Mapping[str, Artist], width: float, *, handle: float, **place: Any) -> int:
+    """A legend in as many columns as there is room for, which are returned."""
+    apart = 0.8 * handle
+    letters = width * POINTS / _LEGEND
+    columns = len(named)
+    while columns > 1 and _letters_across([*named], columns, 1.4 * handle, apart) > letters - 1:
+        columns -= 1
+    where.legend(
+        [*named.values()], [*named], ncols=columns, borderpad=0, columnspacing=apart, handlelength=handle,
+        handletextpad=0.4 * handle, labelspacing=_LEGEND_LINE - 1, **place,
     )  # fmt: skip
+    return columns
+
+
+def _letters_across(names: Sequence[str], columns: int, handle: float, apart: float) -> float:
+    """Width of a legend, in letters' heights: columns are filled one after the other, as evenly as can be."""
+    parts = np.array_split(np.array(list(map(_letters, names))), columns)
+    return sum(float(part.max()) + handle + apart for part in parts) - apart
+
+
+def _letters(text: str) -> float:
+    """Width of the longest line, in letters' heights."""
+    font = get_font(findfont(FontProperties(family=FONT)))
+    font.set_size(_MEASURED, POINTS)
+    widths = []
+    for line in text.split("\n"):
+        font.set_text(line)
+        widths.append(font.get_width_height()[0] / 64)
+    return max(widths) / _MEASURED
 
 
 def whole_ticks(axis: Axis) -> None:

@@ -26,7 +26,7 @@ from sinkscope.evaluation.conditions import PLAIN, SINKS
 from sinkscope.experiments.eviction import CONTROL, KeysCell
 from sinkscope.grids import Outcome, pool
 from sinkscope.report.figures import style
-from sinkscope.report.figures.ablation import mark_unequal
+from sinkscope.report.figures.ablation import bars_line, mark_unequal
 from sinkscope.report.figures.cells import label_order, name_score, score_line
 from sinkscope.report.figures.inputs import Inputs
 from sinkscope.report.figures.labels import caption, entitle, printable, shortened
@@ -34,8 +34,7 @@ from sinkscope.report.figures.making import figure
 from sinkscope.report.traces import last_part
 from sinkscope.sinks import SinkRule
 
-COLUMN = 3.35
-"""Inches: 8.5 cm, the width of a column of two."""
+COLUMN = style.COLUMN_CM / style.INCH
 ACROSS = 2
 _APART = 0.06
 
@@ -174,7 +173,7 @@ def paint_scores(ax: Axes, study: Study) -> None:
     for number, name in enumerate(sorted(names, key=lambda one: one != SINKS)):
         look: dict[str, Any] = {"color": style.SINK, "linestyle": "-", "marker": "o"}
         if name != SINKS:
-            look |= {"linestyle": "--", "mfc": "white", "marker": "oDv^"[number % 4]}
+            look |= {"linestyle": "--", "marker": "sDPX"[number % 4]}
         some = [row for row in study.masked if row.condition.masked == name]
         lines.append((f"{name} masked", _pooled(study, some), look))
     labels = label_order(study.dropped)
@@ -193,7 +192,7 @@ def paint_scores(ax: Axes, study: Study) -> None:
             keys = {row.condition.keys: _value(row) for row in study.masked}
             places = {key: study.values.index(at) for key, at in keys.items() if at is not None}
             there = {key: (at + shift, points[at]) for key, at in places.items() if at in points}
-            mark_unequal(ax, study.masked, name, there)
+            mark_unequal(ax, study.masked, name, there, look["color"])
     _flat(ax, study)
     name_score(ax, (*study.masked, *study.dropped)[0].better)
     ax.set_xticks(np.arange(len(study.values)), [f"{one:g}" for one in study.values])
@@ -228,9 +227,10 @@ def threshold_panels(inputs: Inputs) -> Figure:
         raise UserError(
             "nothing was dropped by a budget of sinks (sinkscope compress --budget sinks:..., --compression)"
         )
-    columns = min(ACROSS, len(found))
+    columns = style.columns_for(len(found), ACROSS)
     rows = -(-len(found) // columns)
-    drawn = Figure(figsize=(COLUMN if columns == 1 else style.WIDE, 0.9 + 3.4 * rows), layout="constrained")
+    width = style.fitting(COLUMN if columns == 1 else style.WIDE)
+    drawn = Figure(figsize=(width, 0.9 + 3.4 * rows), layout="constrained")
     parts = drawn.subfigures(rows, columns, squeeze=False)
     axes: list[Axes] = []
     for part, one in zip(parts.ravel(), found, strict=False):
@@ -239,10 +239,6 @@ def threshold_panels(inputs: Inputs) -> Figure:
         paint_scores(below, one)
         entitle(above, one.title(), one.ways())
         axes += [above, below]
-    entries = {str(name): entry for ax in axes for entry, name in zip(*ax.get_legend_handles_labels(), strict=True)}
-    drawn.legend(
-        [*entries.values()], [*entries], loc="outside upper left", ncols=2 if columns == 1 else 4, borderpad=0,
-        columnspacing=1.6,
-    )  # fmt: skip
-    caption(drawn, "bars: 95 % intervals over examples; all draws of random together")
+    style.legend_above(drawn, of=axes)
+    caption(drawn, f"{bars_line(axes)}; all draws of random together")
     return drawn

@@ -7,7 +7,7 @@ Where it misleads: in the first steps of a diffusion model nearly every position
 rate its share of the sinks says little.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import numpy as np
 import xarray as xr
@@ -37,7 +37,7 @@ def top_tokens(
     recorded and where the rule finds no sink.
     """
     vocabulary = Vocabulary()
-    report = summarise(_learned(samples, vocabulary), rule, group, tables=["tokens"])
+    report = summarise(vocabulary.learned(samples), rule, group, tables=["tokens"])
     if "tokens" in report.absent:
         raise UserError(f"the tokens on the canvas are unknown: {report.absent['tokens']}")
     table = report.tables["tokens"]
@@ -49,13 +49,6 @@ def top_tokens(
     ids = [int(token) for token in table["token"].values]
     labels = [token_label(vocabulary.lexicon(), token) for token in ids]
     return table, distinct(labels, [f"id {token}" for token in ids])
-
-
-def _learned(samples: Iterable[xr.Dataset], vocabulary: Vocabulary) -> Iterator[xr.Dataset]:
-    """The samples as they come, their tokens' spellings kept."""
-    for sample in samples:
-        vocabulary.learn(sample)
-        yield sample
 
 
 @style.house_style
@@ -72,8 +65,7 @@ def token_bars(
     table, labels = top_tokens(every, rule, group=group, rows=rows)
     ax = style.fresh_axes(4.2, 0.9 + 0.22 * len(labels)) if ax is None else ax
     paint(ax, table, labels)
-    ax.legend(loc="lower right")
-    entitle(ax, model_label(first), made_by(rule, None, group, COUNTED))
+    entitle(ax, model_label(first), made_by(rule, None, group, COUNTED), lift=style.own_legend(ax))
     return ax
 
 
@@ -99,10 +91,7 @@ def paint(ax: Axes, table: xr.Dataset, labels: list[str]) -> None:
 @figure("tokens", "tokens that hold the sinks, beside their base rates (Table 2)")
 def token_panels(inputs: Inputs) -> Figure:
     """One panel a trace, over all its samples."""
-    subjects = inputs.traced()
-    if len(subjects) == 1:
-        return style.owner(token_bars(subjects[0].samples, inputs.rule, group=inputs.group))
-    found, left_out = found_in(subjects, lambda one: top_tokens(one.samples, inputs.rule, group=inputs.group))
+    found, left_out = found_in(inputs.traced(), lambda one: top_tokens(one.samples, inputs.rule, group=inputs.group))
     most = max(len(labels) for _, labels in found.values())
     drawn, axes = style.panels(len(found), height=0.9 + 0.2 * most, share=False)
     for ax, (label, (table, labels)) in zip(axes, found.items(), strict=True):

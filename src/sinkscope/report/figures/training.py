@@ -19,7 +19,17 @@ from sinkscope.families.packaged import PACKAGED, find_packaged
 from sinkscope.report.figures.inputs import Inputs, Training
 from sinkscope.report.figures.labels import caption, entitle, printable, shortened
 from sinkscope.report.figures.making import figure
-from sinkscope.report.figures.style import LINES, SINK, WIDE, fresh_axes, heat_colors, house_style, percent_axis
+from sinkscope.report.figures.style import (
+    LINES,
+    SINK,
+    columns_for,
+    fitting,
+    fresh_axes,
+    heat_colors,
+    house_style,
+    own_legend,
+    percent_axis,
+)
 from sinkscope.sinks.ar import GU_EPSILON
 from sinkscope.training.checkpoints import LOG, read_log
 
@@ -75,8 +85,7 @@ def emergence_curves(name: str, rows: Log, *, ax: Axes | None = None) -> Axes:
 def _labelled(ax: Axes, name: str, what: str, settings: str) -> Axes:
     ax.set_xlabel("optimizer steps")
     ax.set_ylabel(what)
-    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), handlelength=2.6)
-    entitle(ax, printable(shortened(name, 40)), settings)
+    entitle(ax, printable(shortened(name, 40)), settings, lift=own_legend(ax))
     return ax
 
 
@@ -117,16 +126,16 @@ def training_panels(inputs: Inputs) -> Figure:
     if not inputs.trainings:
         raise UserError("no training log was given (--log FOLDER)")
     count = len(inputs.trainings)
-    drawn = Figure(figsize=(min(WIDE, 3.0 + 1.8 * count), 3.9), layout="constrained")
-    axes = drawn.subplots(2, count, sharex="col", sharey="row", squeeze=False)
-    for column, one in enumerate(inputs.trainings):
-        paint_accuracy(axes[0, column], one.rows)
-        paint_attention(axes[1, column], one.rows)
-        entitle(axes[0, column], printable(shortened(one.name, 40)))
-        axes[1, column].set_xlabel("optimizer steps")
-    axes[0, 0].set_ylabel("problems answered")
-    axes[1, 0].set_ylabel("attention received by\nthe strongest key")
-    for row in axes:
-        row[-1].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), handlelength=2.6)
+    columns = columns_for(count, 3)
+    drawn = Figure(figsize=(fitting(3.0 + 1.8 * columns), 4.2 * -(-count // columns)), layout="constrained")
+    parts = drawn.subfigures(-(-count // columns), columns, squeeze=False).ravel()
+    for part, one in zip(parts, inputs.trainings, strict=False):
+        above, below = part.subplots(2, 1, sharex=True)
+        paint_accuracy(above, one.rows)
+        paint_attention(below, one.rows)
+        above.set_ylabel("problems answered")
+        below.set(xlabel="optimizer steps", ylabel="attention received by\nthe strongest key")
+        entitle(above, printable(shortened(one.name, 40)), lift=own_legend(above))
+        own_legend(below)
     caption(drawn, f"above: exact answers to held-out problems; below: {RULE_LINE}, {MEASURED}")
     return drawn

@@ -73,7 +73,7 @@ def accuracy_by_share(rows: Sequence[PatchCell]) -> Figure:
     ends = [end for ax in axes for end in ax.get_ylim()]
     for ax in axes:
         ax.set_ylim(min(ends), max(ends))
-    style.only_outer_labels(axes, min(across, len(axes)))
+    style.only_outer_labels(axes)
     style.legend_above(figure, of=axes)
     caption(figure, f"{_title(every[0])}; {_how(every)}")
     return figure

@@ -8,7 +8,7 @@ Weights, unless a table says otherwise: every (sample, step, layer, head) counts
 more; steps at which no key exists for the group of queries (it had no query) do not count.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -87,6 +87,12 @@ class Vocabulary:
         self.texts.update(lexicon.texts)
         self.mask_token_id = lexicon.mask_token_id
         self.special_ids |= lexicon.special_ids
+
+    def learned(self, samples: Iterable[xr.Dataset]) -> Iterator[xr.Dataset]:
+        """The samples as they come, their tokens' spellings kept."""
+        for sample in samples:
+            self.learn(sample)
+            yield sample
 
     def lexicon(self) -> Lexicon:
         return Lexicon(self.texts, self.mask_token_id, self.special_ids, prompt_length=0)

@@ -105,7 +105,8 @@ TABLES = [
     ),
     Table(
         "lifetimes",
-        "how many steps in a row a position stays a sink, by layer",
+        "how many steps in a row a position stays a sink, by layer; the median is Kaplan-Meier's, in which sinks alive "
+        "at the last step (censored_share) are not seen to end; mean_seen and longest count the steps that were seen",
         lambda view: lifetime_counts(view.sinks),
         finish_lifetimes,
     ),
