@@ -87,7 +87,7 @@ def test_info_of_a_context_too_short_for_the_usual_text(sinkscope: Command, fixt
 def test_info_without_a_model_lists_families_and_packaged_models(sinkscope: Command) -> None:
     found = sinkscope("info", "--json").document
     assert set(found["families"]) == {adapter.name for adapter in adapters()}
-    assert set(found["packaged"]) == {*TWINS, *CHAINS, "smollm2-135m", "rxnmapper"}
+    assert set(found["packaged"]) == {*TWINS, *CHAINS, "chain-joint", "smollm2-135m", "rxnmapper"}
     shown = sinkscope("info").table
     assert all(name in shown for name in (*found["families"], *found["packaged"]))
 

@@ -188,7 +188,7 @@ def test_the_device_that_the_command_line_names_by_itself_is_a_gpu_if_there_is_o
 
 
 def test_every_argument_is_documented(fixtures: Path) -> None:
-    page = (fixtures.parent.parent / "docs" / "lm-eval.md").read_text()
+    page = (fixtures.parent.parent / "docs" / "reference" / "lm-eval.md").read_text()
     assert [name for name in ARGUMENTS if f"`{name}`" not in page] == []
     assert [name for name in PRESETS if f"`{name}`" not in page] == []
 

@@ -130,7 +130,7 @@ def test_what_a_function_may_give(made: object, line: str) -> None:
 @pytest.mark.parametrize(
     ("network", "calls", "line"),
     [
-        (nn.Linear(4, 4), torch.ones(2, 4), "calls torch.nn.functional.scaled_dot_product_attention nowhere"),
+        (nn.Linear(4, 4), torch.ones(2, 4), "calls neither torch.nn.functional.scaled_dot_product_attention nor flex_attention"),
         (nn.Linear(4, 4), torch.ones(2, 5), r"mine: pass 1 of 1 through Linear fails \(mat1"),
         (Attention(causal=False), {"wrong": torch.ones(2, 5)}, "fails .*; mend the module or its inputs"),
         (nn.MultiheadAttention(4, 2), (torch.ones(3, 1, 4),) * 3, "where it can't be seen"),
