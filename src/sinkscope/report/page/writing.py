@@ -113,7 +113,8 @@ class _Carrier:
 
         def entry(name: str, values: Stepwise) -> Entry:
             made = attention(name, values)
-            self.worst_error = max(self.worst_error, made["encoding"]["worst_relative_error"])
+            if values.shares:
+                self.worst_error = max(self.worst_error, made["encoding"]["worst_relative_error"])
             return made
 
         return entry
@@ -166,7 +167,7 @@ def require_room(showings: Sequence[Showing], most_megabytes: float, refusal: Ca
             for name, values in attention_arrays(sample).items():
                 if name not in forecasts:
                     with reading_values(showing.trace.path):
-                        forecasts[name] = forecast(values.steps, values.shape)
+                        forecasts[name] = forecast(values.steps, values.shape, values.scale)
                 taken += forecasts[name].size(prod(values.shape))
             if taken > DOUBT * room:
                 raise UserError(refusal(whole))
