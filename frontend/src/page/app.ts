@@ -6,6 +6,7 @@ import type { Library } from "../document/reading";
 import { ruleKind } from "../sinks/registry";
 import { fromHash, toHash } from "../state/address";
 import { type PaneState, Store, freshPane } from "../state/state";
+import { bridge } from "./bridge";
 import type { Common } from "./common";
 import type { Context } from "./context";
 import { Difference } from "./difference";
@@ -51,6 +52,7 @@ export class App {
     this.store.subscribe(redraw);
     listenToKeys(this.transport);
     closeOnBackdrop();
+    bridge(this.store, library.document);
     this.listen();
     setText(find("#title"), library.document.title);
     document.title = library.document.title;

@@ -54,6 +54,7 @@ export class AttentionPanel {
     setOptions(this.steps, steps, isMap ? String(found.step) : "");
     if (!isMap) {
       this.shown = null;
+      this.map.root.setAttribute("aria-label", `Queries by keys: ${found ?? "reading …"}`);
       setText(this.card.note, found ?? "reading …");
       return;
     }

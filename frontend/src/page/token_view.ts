@@ -144,7 +144,9 @@ export class TokenView {
     const { canvas, committed, spec } = this.sample!;
     if (!committed?.[step * spec.positions + position]) return null;
     const next = step + 1 < spec.steps ? canvas?.[(step + 1) * spec.positions + position] : undefined;
-    return next ?? spec.final_sequence[position] ?? null;
+    const token = next ?? spec.final_sequence[position] ?? -1;
+    // Of a sample that is still being recorded, the last one is not known.
+    return ["word", "special"].includes(this.lexicon!.kind(token)) ? token : null;
   }
 
   private write(cell: Cell, token: number, coming: number | null): void {
@@ -166,7 +168,7 @@ export class TokenView {
     if (at.sinks[position]) names.push("sink", ...(at.sinks[position] === SOME ? ["some"] : []));
     if (this.isWanted(this.cells[position])) names.push("found");
     if (at.pins.includes(position)) names.push("pinned");
-    if (this.cells[position].coming !== null) names.push("commits");
+    if (sample.committed?.[step * sample.spec.positions + position]) names.push("commits");
     if (sample.spec.bidirectional && sample.blockStart && sample.blockStop) {
       if (position >= sample.blockStart[step] && position < sample.blockStop[step]) names.push("block");
     }
