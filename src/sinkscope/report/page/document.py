@@ -158,7 +158,7 @@ def sample_entry(sample: xr.Dataset, attention: Attention) -> Entry:
 
 
 def attention_arrays(sample: xr.Dataset) -> dict[str, Stepwise]:
-    """Received attention, and what else was recorded: by group of queries, full maps, norms, entropy. Reads no values."""
+    """Received attention, and by group, full maps, norms and entropy where recorded. Reads no values."""
     shares = {name: Stepwise(sample[name], dims) for name, dims in ATTENTION.items() if name in sample}
     measures = {
         name: Stepwise(_of_shown_heads(sample, name), dims, shares=False)

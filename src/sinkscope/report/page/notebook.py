@@ -6,8 +6,8 @@
     view.selected                    # positions that are pinned
     view.observe(print, "step")      # called when either changes it
 
-It needs anywidget (the extra `page`); `ss.show` shows the same page without it. What crosses is plain numbers, both ways,
-between the notebook and a frame that reaches nothing else.
+It needs anywidget (the extra `page`); `ss.show` shows the same page without it. What crosses is plain numbers, both
+ways, between the notebook and a frame that reaches nothing else.
 
 Where it misleads: until the page is on a screen, `step`, `layer` and `head` are None unless they were given, since the
 page chooses where it opens.
@@ -71,7 +71,7 @@ def widget(
     head: int | None = None,
     selected: Sequence[int] | None = None,
 ) -> Any:
-    """The page of these traces as an anywidget `AnyWidget`, with `step`, `layer`, `head` and `selected` as two-way traits.
+    """The page of these traces as an `AnyWidget`, with `step`, `layer`, `head` and `selected` as two-way traits.
 
     step, layer, head: where it opens, numbers as the trace has them; where sinks are, without any. selected: positions
     to be pinned, five at most. The rest as in `show`.

@@ -181,8 +181,8 @@ def forecast(steps: Callable[[slice], NDArray[np.floating]], shape: tuple[int, .
 
 
 def pack_attention(blocks: Blocks, shape: tuple[int, ...], scales: Scales, room: int = ROOM) -> Packed:
-    """Quantise and compress numbers `(step, ..., position)`; in fewer codes, with a larger error, where `room` bytes are
-    not enough otherwise.
+    """Quantise and compress numbers `(step, ..., position)`; in fewer codes, with a larger error, where `room` bytes
+    are not enough otherwise.
 
     Costs one pass over the blocks, and another, after one that ends where the room does, where codes are saved.
     """
