@@ -263,7 +263,7 @@ describe("the model", () => {
     const cuts = cutLine(derived.overview.mean, mean, derived.keys, "sum");
     expect(derived.scores.some((score, at) => score > cuts[Math.floor(at / POSITIONS)])).toBe(false);
     expect(derived.sinks).toContain(SOME);
-    expect(mapMarks(of, derived)).toMatch(/^Rings: sinks, thin in some of 6 maps/);
+    expect(mapMarks(of, derived)).toMatch(/^Rings: sinks, thin in one in twenty of 6 maps/);
   });
 
   it("refuses in one line", () => {

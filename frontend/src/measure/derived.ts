@@ -18,7 +18,7 @@ export interface Derived {
   keys: Int32Array;
   /** (step, position) */
   scores: Float64Array;
-  /** (step, position): 2 where at least half of the rows hold a sink, 1 where some do. */
+  /** (step, position): 2 where at least half of the rows hold a sink, 1 where one in twenty does. */
   sinks: Uint8Array;
   /** (step) */
   top: Int32Array;

@@ -8,11 +8,14 @@ import type { MeanMap, SinkCounts } from "./overview";
 export const SOME = 1;
 export const MOST = 2;
 
-/** (step, position): `MOST` where at least half of the rows hold a sink, `SOME` where fewer do, else 0. */
+/** Fewer rows than this share are not marked: of a thousand maps, nearly every key is a sink in some. */
+const FEW = 0.05;
+
+/** (step, position): `MOST` where at least half of the rows hold a sink, `SOME` where one in twenty does, else 0. */
 export function sinkMarks(counts: SinkCounts | null, cells: number, rows: number): Uint8Array {
   const marks = new Uint8Array(cells);
   counts?.held.forEach((held, at) => {
-    if (held > 0) marks[at] = 2 * held >= rows ? MOST : SOME;
+    if (held > 0 && held >= FEW * rows) marks[at] = 2 * held >= rows ? MOST : SOME;
   });
   return marks;
 }

@@ -13,49 +13,51 @@ interface Shared {
 /** How long a notebook may lag behind a slider that is dragged. */
 const PAUSE = 60;
 
+const isWhole = (value: unknown): value is number => Number.isInteger(value) && Number(value) >= 0;
+const same = (one: unknown, other: unknown): boolean => JSON.stringify(one) === JSON.stringify(other);
+
 export function bridge(store: Store, document: PageDocument): void {
   if (window.parent === window) return;
   const { parent } = window;
-  let known = "";
+  /** What the notebook has. */
+  let known: Partial<Shared> = {};
   let timer = 0;
   const shared = (): Shared => {
     const { layer, head, pins } = store.state.panes[0];
     return { step: store.state.step, layer, head, selected: pins };
   };
+  /** Tells what the notebook does not have; of two changes at once neither takes the other back. */
   const tell = (): void => {
-    const text = JSON.stringify(shared());
-    if (!store.state.panes[0].settled || text === known) return;
-    known = text;
-    parent.postMessage({ sinkscope: shared() }, "*");
+    if (!store.state.panes[0].settled) return;
+    const now = shared();
+    const names = (Object.keys(now) as (keyof Shared)[]).filter((name) => !same(now[name], known[name]));
+    known = now;
+    if (names.length === 0) return;
+    parent.postMessage({ sinkscope: Object.fromEntries(names.map((name) => [name, now[name]])) }, "*");
   };
-  store.subscribe(() => {
+  const soon = (): void => {
     clearTimeout(timer);
     timer = window.setTimeout(tell, PAUSE);
-  });
+  };
+  store.subscribe(soon);
   window.addEventListener("message", (event: MessageEvent<{ sinkscope?: Partial<Shared> } | null>) => {
     const wanted = event.source === parent ? event.data?.sinkscope : undefined;
     if (!wanted) return;
     const { trace, sample } = store.state.panes[0];
     const spec = document.traces[trace].samples[sample];
     const now = shared();
-    const isWhole = (value: unknown): value is number => Number.isInteger(value) && Number(value) >= 0;
     const named = (value: unknown, numbers: number[], otherwise: number | null): number | null =>
       value === null || numbers.includes(value as number) ? (value as number | null) : otherwise;
     const pins = Array.isArray(wanted.selected) ? wanted.selected : now.selected;
-    const next: Shared = {
-      step: isWhole(wanted.step) ? wanted.step : now.step,
+    known = wanted;
+    store.update({ step: isWhole(wanted.step) ? wanted.step : now.step });
+    store.updatePane(0, {
       layer: named(wanted.layer, spec.layer_numbers, now.layer),
       head: named(wanted.head, spec.head_numbers, now.head),
-      selected: pins.filter((pin) => isWhole(pin) && pin < spec.positions).slice(-MOST_PINS),
-    };
-    if (JSON.stringify(next) === JSON.stringify(now)) {
-      // What the sample lacks is answered by what is shown.
-      known = "";
-      tell();
-      return;
-    }
-    const { step, layer, head, selected } = next;
-    store.update({ step });
-    store.updatePane(0, { layer, head, pins: selected, settled: true });
+      pins: pins.filter((pin) => isWhole(pin) && pin < spec.positions).slice(-MOST_PINS),
+      settled: true,
+    });
+    // What the sample lacks is answered by what is shown.
+    soon();
   });
 }

@@ -6,7 +6,7 @@ import { el, find, setText } from "./element";
 
 const MARKS: readonly [string, string][] = [
   ["sink", "a sink in at least half of the maps in view"],
-  ["sink some", "in some"],
+  ["sink some", "in one in twenty"],
   ["mask", "still masked"],
   ["commits", "committed after this step"],
   ["pinned", "pinned"],

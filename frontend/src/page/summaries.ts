@@ -39,7 +39,7 @@ export function mapMarks(sample: Sample, derived: Derived): string {
   const marks = [];
   const rings = [
     ...(derived.sinks.includes(MOST) ? ["in at least half"] : []),
-    ...(derived.sinks.includes(SOME) ? ["thin in some"] : []),
+    ...(derived.sinks.includes(SOME) ? ["thin in one in twenty"] : []),
   ];
   if (rings.length > 0)
     marks.push(derived.rows === 1 ? "rings: sinks" : `rings: sinks, ${rings.join(", ")} of ${derived.rows} maps`);

@@ -21,7 +21,7 @@ export default {
     const hear = (event) => {
       const said = event.source === frame.contentWindow && event.data?.sinkscope;
       if (!said) return;
-      const taken = STATE.filter((name) => !kept.includes(name) && !same(model.get(name), said[name]));
+      const taken = STATE.filter((name) => name in said && !kept.includes(name) && !same(model.get(name), said[name]));
       const asked = kept.length > 0;
       kept = [];
       for (const name of taken) model.set(name, said[name]);
