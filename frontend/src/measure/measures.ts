@@ -11,6 +11,9 @@ export const MEASURE_LABELS: Record<Measure, string> = {
   entropy: "entropy of attention, in nats",
 };
 
+/** Less is not told apart from it (`norm_scale` in packing.py). */
+export const LEAST = Math.fround(1e-3);
+
 /** Milliseconds between two redraws while a curve grows. */
 const PACE = 140;
 

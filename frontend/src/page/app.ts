@@ -37,6 +37,7 @@ export class App {
   private panes: Pane[] = [];
   private colours: ThemeColours | null = null;
   private waiting = false;
+  private printing = false;
   private addressTimer = 0;
 
   constructor(
@@ -71,8 +72,10 @@ export class App {
   private draw(): void {
     const { state } = this.store;
     this.setPanes(state.panes);
-    applyTheme(state.theme);
-    if (this.colours?.palette.dark !== isDark(state.theme)) this.colours = themeColours(isDark(state.theme));
+    // On paper it is always light.
+    const theme = this.printing ? "light" : state.theme;
+    applyTheme(theme);
+    if (this.colours?.palette.dark !== isDark(theme)) this.colours = themeColours(isDark(theme));
     const rule = ruleKind(state.rule).make(state.settings[state.rule], state.scale);
     for (const pane of this.panes) pane.prepare(state, rule);
     const steps = Math.max(...this.panes.map((pane) => pane.spec.steps));
@@ -184,6 +187,12 @@ export class App {
       );
     });
     onSystemTheme(() => this.schedule());
+    for (const [event, printing] of [["beforeprint", true] as const, ["afterprint", false] as const]) {
+      window.addEventListener(event, () => {
+        this.printing = printing;
+        this.draw();
+      });
+    }
     window.addEventListener("hashchange", () => {
       if (location.hash.slice(1) !== toHash(this.store.state)) {
         this.store.update(fromHash(location.hash, this.library.document));

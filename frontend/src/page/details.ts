@@ -2,7 +2,7 @@
 
 import type { Sample } from "../document/sample";
 import { type Derived, nobodyAsks } from "../measure/derived";
-import { MEASURE_LABELS } from "../measure/measures";
+import { LEAST, MEASURE_LABELS } from "../measure/measures";
 import { chosenRows } from "../measure/selection";
 import { ALL } from "../sinks/groups";
 import { fullScore } from "../sinks/scales";
@@ -44,8 +44,8 @@ export function details(
   const rows = chosenRows(sample, { ...derived.selection, group: ALL });
   for (const name of model.measures.names) {
     const value = model.measures.at(name, step, rows, position);
-    if (!Number.isNaN(value))
-      lines.push(`${MEASURE_LABELS[name].replace("keys", "key").replace("values", "value")}: ${short(value)}`);
+    const label = MEASURE_LABELS[name].replace("keys", "key").replace("values", "value");
+    if (!Number.isNaN(value)) lines.push(`${label}: ${value <= LEAST ? "≤ " : ""}${short(value)}`);
   }
   return lines;
 }
