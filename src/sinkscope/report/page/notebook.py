@@ -82,10 +82,13 @@ def widget(
     page = show(
         *traces, samples=samples, layers=layers, heads=heads, title=title, height=height, most_megabytes=most_megabytes
     )
-    start = {"step": step, "layer": layer, "head": head, "selected": None if selected is None else list(selected)}
-    given = {name: value for name, value in start.items() if value is not None}
-    if "layer" in given or "head" in given:
-        # A layer alone is the mean over its heads, not the head at which the page would open.
-        given |= {"layer": layer, "head": head}
-    state = {name: value for name, value in given.items() if value is not None}
-    return made(html=page.html, title=page.title, height=height, given=list(given), **state)
+    start: dict[str, int | list[int] | None] = {
+        "step": step,
+        "layer": layer,
+        "head": head,
+        "selected": None if selected is None else list(selected),
+    }
+    state = {name: value for name, value in start.items() if value is not None}
+    # A layer alone is the mean over its heads, not the head at which the page would open.
+    given = {*state, "layer", "head"} if layer is not None or head is not None else {*state}
+    return made(html=page.html, title=page.title, height=height, given=sorted(given), **state)
