@@ -114,6 +114,7 @@ export class App {
       ),
       tops: Object.fromEntries([...names].map((name) => [name, most(plans.map(({ tops }) => tops[name] ?? 0))])),
       peak: most(plans.map(({ peak }) => peak)),
+      maps: subjects.some(({ sample }) => sample.maps !== null),
     };
   }
 

@@ -10,4 +10,6 @@ export interface Common {
   tops: Record<string, number>;
   /** The highest value in the maps of layers and heads. */
   peak: number;
+  /** Whether any pane has full maps; where none has, there is no card for them. */
+  maps: boolean;
 }

@@ -123,6 +123,7 @@ export class Pane {
     this.tokens.show(subject, pins, common.shades, colours.palette);
     this.charts.draw(subject, pins, common, colours);
     this.layers.draw(view, common.peak);
+    this.attention.card.root.hidden = !common.maps;
     this.attention.show(subject, view, this.context.redraw, (error) => this.context.failure.tell(error));
     this.statistics.show(subject.derived, this.step);
     if (this.tabled !== subject.derived) this.tables.show(subject.sample, subject.lexicon, subject.derived);
