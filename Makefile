@@ -5,7 +5,7 @@ VENV ?= .venv
 TORCH ?= torch==2.13.0
 BIN = $(VENV)/bin
 
-.PHONY: demo test lint setup clean
+.PHONY: demo test lint docs setup clean
 
 demo: setup
 	$(BIN)/sinkscope demo
@@ -19,6 +19,14 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+# The documentation site: build/site/index.html opens from disk.
+docs: $(VENV)/.docs
+	$(BIN)/python docs/make_site.py
+
+$(VENV)/.docs: $(VENV)/.ready
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	touch $@
+
 setup: $(VENV)/.ready
 
 $(VENV)/.ready: pyproject.toml
@@ -30,4 +38,4 @@ $(VENV)/.ready: pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage runs
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage build runs

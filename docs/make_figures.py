@@ -1,4 +1,4 @@
-"""Make the pictures of docs/figures anew, with the commands that docs/figures.md shows.
+"""Make the pictures of docs/figures anew, with commands as docs/how-to/draw-figures.md shows them.
 
     python docs/make_figures.py
 

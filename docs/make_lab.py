@@ -9,23 +9,27 @@ two recipes for a few steps, to see that the script runs.
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
+from dataclasses import replace
 from io import StringIO
+from math import nan
 from pathlib import Path
 from statistics import fmean
 
 import torch
 from commands import sinkscope
 
+from sinkscope.decoding import Denoising
+from sinkscope.evaluation import log_likelihood
 from sinkscope.evaluation.chain_measures import PROMPT, writing_settings
 from sinkscope.experiments.eviction import read_evictions
 from sinkscope.experiments.masking import KeysCell, read_maskings
 from sinkscope.experiments.points import Spread
-from sinkscope.families import load_model
+from sinkscope.families import Blockwise, load_model
 from sinkscope.files import write_whole
 from sinkscope.lab.studies import Finding, findings, labels, read_lab
 from sinkscope.language.chains import CHAIN_WORDS, Chains
-from sinkscope.sinks import Excess, SinkReport, summarise, table_rows
-from sinkscope.trace import Prompt, Recording, record
+from sinkscope.sinks import Excess, SinkReport, compare_masks, mask_name, summarise, table_rows
+from sinkscope.trace import Prompt, Recording, Trace, open_trace, record
 
 OBJECTIVES = ("next-token", "masked-diffusion", "adapted")
 TASKS = "chain-writing,back-copy,recall"
@@ -39,6 +43,8 @@ WAYS = ("scores", "values", "mean", "resample")
 EPSILONS = (0.5, 1, 2, 4)
 PRUNED = "--when decode --prune-after 16"
 TABLES = ("overview", "motion", "lifetimes", "distances", "kinds")
+BLOCKS = (1, 2, 4, 8, 16, None)
+"""Masks that one network is compared under: causal, blocks of so many tokens, the whole canvas."""
 DIFFUSION = (
     "registers=1", '{"registers":1,"registers_mode":"see-themselves"}', 'attention="learned-sink"',
     'attention="gated"', 'attention="sigmoid"',
@@ -79,6 +85,16 @@ def main(out: Path, *, quick: bool) -> None:
         rule = f"--rule top-k:1 --control random {AT_STEP}"
         kept(f"ablate {models} --task chain-writing {rule} {stand_in} --limit {limit} --out {out / f'way-{way}'}")
     draw_threshold(out, causal, limit)
+    kept(f"lab --objective joint --out {out / 'joint'} --keep-models{few}")
+    print_shares(findings(read_lab(out / "joint")))
+    joint = sorted((out / "joint" / "models").iterdir())
+    networks = {one: [folder for folder in folders if folder.name.startswith(one)] for one in OBJECTIVES[:2]}
+    for objective, trained in {"joint": joint, **networks}.items():
+        print_masks(objective, trained, out / "masks", texts=2 if quick else 32)
+    print_layers(joint, out / "masks", texts=2 if quick else 32)
+    read = " ".join(str(out / "masks" / f"{joint[0].name}-{length}-read.zarr") for length in BLOCKS)
+    sinkscope(f"figures {read} --only masks --format svg --out docs/figures/lab --overwrite")
+    print_written(joint, out, min(limit, 50))
     print_shares(findings(read_lab(trio)))
     print_motion(folders, out / "traces", prompts=2 if quick else 16)
     for number, name in enumerate(MASKINGS):
@@ -170,6 +186,99 @@ def print_motion(folders: Sequence[Path], traces: Path, prompts: int) -> None:
     for objective, seeds in found.items():
         cells = [told([one[name] for one in seeds]) if name in seeds[0] else "" for name in columns]
         print(f"| {objective} | {' | '.join(cells)} |")
+
+
+def print_masks(objective: str, folders: Sequence[Path], traces: Path, texts: int) -> None:
+    """Networks under several masks: the same texts read, and where they learnt all masks, texts written under each."""
+    held_out = Chains().sample(texts, 32, torch.Generator().manual_seed(11))
+    columns = ("first_received", "sink_1", "received", "first", "same", "value_norm", "key_norm")
+    for write in (False, True) if objective == "joint" else (False,):
+        found: dict[str, list[dict[str, float]]] = {}
+        for folder in folders:
+            for mask, row in compared(folder, held_out, traces, write=write).items():
+                found.setdefault(mask, []).append(row)
+        print(f"\n{objective} {'writes' if write else 'reads'}:\n\n| mask | nats above | {' | '.join(columns)} |")
+        print(f"|---|---|{'---|' * len(columns)}")
+        for mask, rows in found.items():
+            print(f"| {mask} | {_beside(rows, 'above')} | {' | '.join(_beside(rows, name) for name in columns)} |")
+
+
+def print_written(folders: Sequence[Path], out: Path, limit: int) -> None:
+    """What one network writes under each mask, plain and without its first token, in nats under the true chain."""
+    print("\n| mask | plain, no first token, controls |\n|---|---|")
+    for length in BLOCKS:
+        folder = out / f"written-{length}"
+        block = "" if length is None else f" --attention-block-length {length}"
+        how = f"--rule first:1 --control random,equal-mass-at-step {AT_STEP}{block}"
+        kept(f"ablate {' '.join(map(str, folders))} --task chain-writing {how} --limit {limit} --out {folder}")
+        scores: dict[str, list[float]] = {}
+        for cell in read_maskings(folder):
+            scores.setdefault(cell.condition.masked, []).append(cell.outcome.score)
+        print(f"| {length} | {'; '.join(f'{name} {told(some)}' for name, some in scores.items())} |")
+
+
+def compared(folder: Path, texts: torch.Tensor, traces: Path, *, write: bool) -> dict[str, dict[str, float]]:
+    """By mask: nats a symbol of held-out texts above their entropy, and the means of `compare_masks`."""
+    entropy = -float(Chains().log_likelihood(texts).sum()) / texts[:, 1:].numel()
+    found: dict[str, Trace] = {}
+    above: dict[str, float] = {}
+    # A network of next tokens sees a whole text only as one block of it.
+    whole = texts.shape[1] if folder.name.startswith("next-token") else None
+    for length in [one or whole for one in BLOCKS]:
+        model = load_model(folder, dtype="float32", device="cpu", block_length=length)
+        settings = writing_settings(model) if write else Denoising(gen_length=0, steps=0, block_length=None)
+        prompts = [Prompt(f"t{n}", row[: PROMPT if write else None]) for n, row in enumerate(texts.tolist())]
+        path = traces / f"{folder.name}-{length}-{'wrote' if write else 'read'}.zarr"
+        recording = Recording(kinds=True, norms=True, by_group=None)
+        trace = record(model, prompts, settings, out=path, overwrite=True, recording=recording, batch_size=len(prompts))
+        found[mask_name(trace[0])] = trace
+        if not write:
+            values = [log_likelihood(model, row[:1], row[1:], mc_num=32, batch_size=32).value for row in texts.tolist()]
+            above[mask_name(trace[0])] = -sum(values) / texts[:, 1:].numel() - entropy
+    masks = compare_masks(found)
+    rows = {label: masks.sel(mask=label).drop_dims("position").mean() for label in found}
+    return {
+        label: {**{str(name): float(value) for name, value in row.items()}, "above": above.get(label, nan)}
+        for label, row in rows.items()
+    }
+
+
+def print_layers(folders: Sequence[Path], traces: Path, texts: int) -> None:
+    """What the first token receives by layer, also where it alone can't see others and all else sees everything."""
+    held_out = Chains().sample(texts, 32, torch.Generator().manual_seed(11)).tolist()
+    found: dict[str, list[list[float]]] = {}
+    for folder in folders:
+        loaded = load_model(folder, dtype="float32", device="cpu", block_length=31)
+        # Blocks of 31 tokens before the 32nd: the first token is left over, a block of its own.
+        alone = replace(loaded, family=replace(loaded.family, blocks=Blockwise(length=31, from_prompt=True)))
+        read = Denoising(gen_length=0, steps=0, block_length=None)
+        path, recording = traces / f"{folder.name}-alone-read.zarr", Recording(by_group=None)
+        record(alone, held_out, read, out=path, overwrite=True, recording=recording, batch_size=texts)
+        masks = compare_masks(
+            {str(one): open_trace(traces / f"{folder.name}-{one}-read.zarr") for one in (*BLOCKS, "alone")}
+        )
+        for label in masks["mask"].values:
+            one = masks.sel(mask=label)
+            chances = [float(one[f"first_received_{kind}"]) for kind in ("random", "sharp")]
+            found.setdefault(label, []).append([*one["first_received"].values.tolist(), *chances])
+    layers = len(next(iter(found.values()))[0]) - 2
+    print(f"\n| mask | {' | '.join(f'layer {number}' for number in range(layers))} | chance |")
+    print(f"|---|{'---|' * (layers + 1)}")
+    for label, rows in found.items():
+        cells = [told([row[number] for row in rows]) for number in range(layers)]
+        chance = " to ".join(dict.fromkeys(f"{one:.2f}" for one in sorted(rows[0][layers:])))
+        print(f"| {label} | {' | '.join(cells)} | {chance} |")
+
+
+def _beside(rows: Sequence[Mapping[str, float]], name: str) -> str:
+    """Mean over seeds, from lowest to highest, and chance where it is known."""
+    values = [row[name] for row in rows]
+    if any(value != value for value in values):
+        return ""
+    known = [f"{name}_{kind}" for kind in ("random", "sharp", "chance")]
+    chances = [rows[0][one] for one in known if one in rows[0]]
+    chance = f"; chance {' to '.join(dict.fromkeys(f'{one:.2f}' for one in chances))}" if chances else ""
+    return told(values) + chance
 
 
 def watched(folder: Path, trace: Path, prompts: int) -> SinkReport:

@@ -30,6 +30,7 @@ settings.load_profile("sinkscope")
 
 FIXTURES = Path(__file__).parent / "fixtures"
 SLOWEST = (
+    "tests/test_docs.py",
     "cli/test_demo.py",
     "evaluation/test_harness_command.py",
     "families/test_packaged_models.py",
@@ -43,6 +44,7 @@ SLOWEST = (
     "evaluation/test_evaluate.py",
     "trace/test_reading.py",
     "trace/test_recording.py",
+    "attention/test_split_heads.py",
     "attention/test_foreign_hands.py",
 )
 """Files that take longest, as far as one test or fixture of theirs goes on for seconds."""

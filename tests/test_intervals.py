@@ -165,7 +165,7 @@ def test_intervals_of_nats_hold_their_level(n: int, kind: str) -> None:
     random = np.random.default_rng(n)
     drawn = random.normal(2, 1, (1, n, RUNS)) if kind == "even" else random.gamma(2.0, 1.0, (1, n, RUNS))
     low, high = score_interval(drawn, np.ones_like(drawn))
-    # Skewed texts cost a little (docs/evaluation.md); a bootstrap covers .80 to .92 here.
+    # Skewed texts cost a little (docs/concepts/intervals.md); a bootstrap covers .80 to .92 here.
     assert ((low <= 2) & (high >= 2)).mean() > (0.95 if kind == "even" else 0.935) - SLACK
 
 

@@ -86,6 +86,27 @@ describe("groups of queries", () => {
     );
   });
 
+  it("leaves out heads that a layer lacks", () => {
+    const of = sample(3);
+    of.spec.layer_heads = [3, 2];
+    expect(chosenRows(of, ALL_ROWS)).toEqual([0, 1, 2, 3, 4]);
+    expect(chosenRows(of, { group: "all", layer: null, head: 2 })).toEqual([2]);
+    expect(chosenRows(of, { group: "prompt", layer: null, head: null })).toEqual([0, 1]);
+    of.received.bytes.peek(1)!.fill(255, 5 * POSITIONS, 6 * POSITIONS);
+    expect(Array.from(strongest(peekRows(of, "all", 1)!), Number.isNaN)).toEqual([
+      false,
+      false,
+      false,
+      false,
+      false,
+      true,
+    ]);
+    const mean = new MeanMap(STEPS, POSITIONS);
+    mean.fill(1, peekRows(of, "all", 1)!, chosenRows(of, ALL_ROWS));
+    const first = [0, 1, 2, 3, 4].map((row) => cell(of, 1, Math.floor(row / HEADS), row % HEADS, 0));
+    expect(mean.at(1)[0]).toBeCloseTo(first.reduce((a, b) => a + b, 0) / 5, 12);
+  });
+
   it("takes the mean of heads for its rows", () => {
     expect(chosenRows(sample(3), { group: "prompt", layer: 1, head: null })).toEqual([1]);
   });

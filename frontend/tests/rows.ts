@@ -66,6 +66,7 @@ export function sample(seed: number, causal = false): Sample {
     positions: POSITIONS,
     layer_numbers: [4, 5],
     head_numbers: [0, 1, 2],
+    layer_heads: null,
     groups: GROUPS,
     maps: null,
     tokens: null,

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from sinkscope.decoding import Decoding as Decoding
     from sinkscope.decoding import Denoising as Denoising
     from sinkscope.decoding import Generation as Generation
+    from sinkscope.decoding import Renoising as Renoising
     from sinkscope.decoding import Step as Step
     from sinkscope.decoding import decode as decode
     from sinkscope.decoding import denoise as denoise
@@ -70,7 +71,7 @@ _NAMES = {
     "compression": (
         "Compress", "Prefix", "Protect", "SkipLayers", "compress_prefix", "load_prefix", "save_prefix",
     ),
-    "decoding": ("Decoding", "Denoising", "Generation", "Step", "decode", "denoise", "generate"),
+    "decoding": ("Decoding", "Denoising", "Generation", "Renoising", "Step", "decode", "denoise", "generate"),
     "errors": ("NothingMaskedWarning", "TrainedLengthWarning", "UserError"),
     "evaluation": ("Score", "evaluate"),
     "families": ("Family", "Model", "describe_model", "load_model"),

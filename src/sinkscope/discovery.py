@@ -22,6 +22,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from math import isfinite
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
 from sinkscope.errors import UserError, refusing
@@ -29,6 +30,8 @@ from sinkscope.errors import UserError, refusing
 T = TypeVar("T")
 _CONTINUES = re.compile(r"^\w+=")
 """How a part of a list begins that belongs to the spec before it."""
+
+_FUNCTION = re.compile(r"(.+\.py):([^\W\d]\w*)")
 
 
 def import_modules(folder: Iterable[str], package: str) -> None:
@@ -197,8 +200,9 @@ def is_filed(what: str, name: str) -> bool:
     return any(name in names for names in _ALL.get(what, ()))
 
 
-def load_plugin(file: Path) -> None:
-    """Run a Python file of the user's, which files what it holds. Raises `UserError` with the cause where it fails."""
+def load_plugin(file: Path) -> ModuleType:
+    """Run a Python file of the user's, which files what it holds, and return it. Raises `UserError` with the cause
+    where it fails."""
     if not file.is_file():
         raise UserError(f"the plugin {str(file)!r} is no file; name a Python file")
     name = f"sinkscope_plugin_{file.stem}"
@@ -217,6 +221,33 @@ def load_plugin(file: Path) -> None:
             raise ImportError(f"it ends the program, SystemExit({error.code})") from error
     every = [names for some in _ALL.values() for names in some]
     _PLUGGED[file.resolve()] = [(names, one) for names in every for one in set(names) - before.get(id(names), set())]
+    return module
+
+
+def names_function(spec: str) -> bool:
+    """Whether a text is written FILE.py:function."""
+    return _FUNCTION.fullmatch(spec) is not None
+
+
+def call_function(spec: str) -> Any:
+    """What a function of a Python file of the user's gives, by FILE.py:function. As with a script, the file's folder is
+    where it imports from. Raises `UserError` for a file or function that is not there, or fails."""
+    found = _FUNCTION.fullmatch(spec)
+    if found is None:
+        raise UserError(f"{spec!r} names no function of a file; write FILE.py:function")
+    file, name = Path(found[1]).expanduser(), found[2]
+    sys.path.insert(0, str(file.resolve().parent))
+    try:
+        function = getattr(load_plugin(file), name, None)
+        if not callable(function):
+            raise UserError(f"{file} has no function {name!r}; define it, or name another")
+        with refusing(f"{spec} fails", "mend it; it is called without arguments"):
+            try:
+                return function()
+            except SystemExit as error:
+                raise RuntimeError(f"it ends the program, SystemExit({error.code})") from error
+    finally:
+        sys.path.remove(str(file.resolve().parent))
 
 
 @cache

@@ -1,6 +1,6 @@
 """How sure a number is that was measured on some examples: 95 % intervals, and a test beside them.
 
-What is measured by which rule, and how often each holds the truth, stands in docs/evaluation.md ("Intervals");
+What is measured by which rule, and how often each holds the truth, stands in docs/concepts/intervals.md;
 `benchmarks/intervals.py` prints the simulation.
 
 - A share of right answers: Wilson's score interval (`wilson_interval`).

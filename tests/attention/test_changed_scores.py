@@ -13,9 +13,9 @@ from transformers import PreTrainedModel
 from sinkscope.attention import GROUPS, Collect, label_queries, watch
 from sinkscope.attention.cutting import Cut, attend, cutting
 from sinkscope.attention.function import attention_forward
-from sinkscope.attention.kernels import KERNELS, Attention, chunked_output
-from sinkscope.attention.statistics import LayerAccumulator, query_weights
-from sinkscope.errors import UserError
+from sinkscope.attention.groups import query_weights
+from sinkscope.attention.kernels import KERNELS, Attention, chunked_output, output_beside_sink
+from sinkscope.attention.statistics import LayerAccumulator
 
 HEADS, QUERIES, KEYS = 6, 37, 53
 
@@ -68,6 +68,26 @@ def test_kernels_equal_the_oracle(dtype: torch.dtype, kind: str, kernel: str, ch
     # An entropy adds up to 54 terms of this error, each times at most log p of a small p.
     entropy = torch.special.entr(row).sum(-1)
     torch.testing.assert_close(seen.entropy.double()[counted], entropy[counted], atol=200 * tolerance, rtol=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_an_output_beside_a_sink_equals_the_oracle(dtype: torch.dtype, kind: str) -> None:
+    plain, visible = random_attention(kind, dtype=dtype)
+    attention = changed(plain, "sink")
+    expected = oracle(attention, visible, Cut(keys=torch.zeros(BATCH, HEADS, attention.key.shape[2], dtype=torch.bool)))
+    output = output_beside_sink(attention)
+    assert output is not None and output.dtype == dtype
+    tolerance = 1e-12 if dtype == torch.float64 else 2e-6
+    torch.testing.assert_close(output.double(), expected.output, atol=tolerance, rtol=tolerance)
+    query = attention.query.clone()
+    query[1, 2, -1] = torch.nan
+    broken = output_beside_sink(replace(attention, query=query))
+    assert broken is not None
+    assert bool(broken[1, -1, 2].isnan().all())  # a fault is not hidden
+    for other in (changed(attention, "cap"), changed(plain.__class__(**vars(plain)), "bias")):
+        assert output_beside_sink(other) is None
+    assert output_beside_sink(replace(attention, value=attention.value.requires_grad_())) is None
 
 
 CUT_CASES = [(torch.float64, kind) for kind in KINDS] + [(torch.float32, "causal"), (torch.bfloat16, "boolean")]
@@ -234,8 +254,44 @@ def test_layers_of_several_shapes_keep_what_each_has() -> None:
             assert bool(seen.entropy[layer, :, there:].isnan().all())
             assert bool((seen.outputs.top[layer, :, there:] == -1).all())
         if min(heads) < 6:
-            with watch(network, Collect(map_layers=(1,), map_heads=(5,))), pytest.raises(UserError, match="no head 5"):
+            network.set_attn_implementation("sdpa")
+            with watch(network, Collect(map_layers=(0, 1), map_heads=(5, 1))) as watched:
                 network(tokens)
+            for layer in (0, 1):
+                kept = watched.last.maps[layer]
+                torch.testing.assert_close(kept[:, 1], maps[layer][:, 1], atol=1e-5, rtol=0)
+                assert bool(kept[:, 0].isnan().all()) == (layer == 1)
+            torch.testing.assert_close(watched.last.maps[0][:, 0], maps[0][:, 5], atol=1e-5, rtol=0)
+
+
+def test_layers_that_see_the_last_tokens_alone() -> None:
+    """Gemma 4's layers that share keys leave out the tokens whose logits nobody wants: means are over the others."""
+    own: dict[str, Any] = {
+        "num_kv_shared_layers": 2, "global_head_dim": 20, "hidden_size_per_layer_input": 8,
+        "vocab_size_per_layer_input": 101, "layer_types": ["sliding_attention", "full_attention"] * 2,
+    }  # fmt: skip
+    config = transformers.Gemma4TextConfig(**SMALL, **own)
+    network: Any = transformers.Gemma4ForCausalLM(config)
+    network.train(False)
+    network.requires_grad_(False)
+    tokens = torch.randint(3, 101, (2, 13))
+    network.set_attn_implementation("eager")
+    eager = network(tokens, output_attentions=True)
+    network.set_attn_implementation("sdpa")
+    for wanted in (1, 3):
+        network.set_attn_implementation("sinkscope")
+        unwatched = network(tokens, logits_to_keep=wanted).logits
+        with watch(network, Collect(entropy=True)) as watched:
+            logits = network(tokens, logits_to_keep=wanted).logits
+        for one in (unwatched, logits):
+            torch.testing.assert_close(one, eager.logits[:, -wanted:], atol=1e-4, rtol=1e-3)
+        assert watched.last.entropy is not None
+        for layer, maps in enumerate(eager.attentions):
+            rows = maps if layer < 2 else maps[:, :, -wanted:]
+            torch.testing.assert_close(watched.received[layer], rows.mean(2), atol=1e-5, rtol=0)
+            entropy = torch.special.entr(rows).sum(-1)
+            torch.testing.assert_close(watched.last.entropy[layer, ..., -rows.shape[2] :], entropy, atol=1e-4, rtol=0)
+            assert bool(watched.last.entropy[layer, ..., : 13 - rows.shape[2]].isnan().all())
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

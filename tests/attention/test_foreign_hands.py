@@ -1,7 +1,6 @@
 """Networks as other libraries and users leave them: compiled, wrapped, split, asked for maps, gone out of range."""
 
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -74,8 +73,16 @@ def _forward(network: Any) -> Any:
     return network
 
 
+def _layers(network: Any) -> Any:
+    network.model.layers[0] = torch.compile(network.model.layers[0], backend="eager")
+    network.model.layers[1].self_attn.compile(backend="eager")
+    attention = network.model.layers[2].self_attn
+    attention.forward = torch.compile(attention.forward, backend="eager")
+    return network
+
+
 @pytest.mark.usefixtures("compiled")
-@pytest.mark.parametrize("way", [_called, _in_place, _forward])
+@pytest.mark.parametrize("way", [_called, _in_place, _forward, _layers])
 def test_a_compiled_network_is_watched_and_cut(way: Callable[[PreTrainedModel], Any], tokens: torch.Tensor) -> None:
     network = llama()
     with watch(network) as plain:
@@ -90,6 +97,42 @@ def test_a_compiled_network_is_watched_and_cut(way: Callable[[PreTrainedModel], 
     with cutting(_Always(Cut(keys=cut))):
         assert not torch.allclose(run(tokens).logits[:, -1], expected[:, -1])
     torch.testing.assert_close(run(tokens).logits, expected)
+
+
+@pytest.mark.usefixtures("compiled")
+def test_an_own_module_is_watched_compiled_and_refused_traced() -> None:
+    network, images = nn.Sequential(_Attends(), _Attends()).eval().requires_grad_(False), torch.randn(2, 13, 12)
+    with watch(network) as plain:
+        network(images)
+    run: Any = torch.compile(network, backend="eager")
+    run(images)
+    with watch(run) as watched:
+        run(images)
+    assert torch.equal(watched.received, plain.received)
+    assert list(watched.names) == ["0", "1"]
+    exported = torch.export.export(network, (images,)).module()
+    with pytest.raises(UserError, match=r"watch the module itself.*exported"), watch(exported):
+        exported(images)
+
+
+def test_a_network_compiled_while_it_is_watched_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "compiler_loaded", lambda: False)
+    with watch(llama()) as watched:
+        monkeypatch.setattr(watching, "compiler_loaded", lambda: True)
+        with pytest.raises(UserError, match="compile it before"):
+            watched.take(None)  # as of a pass whose attention ran in a graph
+
+
+class _Attends(nn.Module):
+    """Attention of one's own: 3 heads of 4."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Linear(12, 36)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = self.mix(x).view(*x.shape[:2], 3, 3, 4).permute(2, 0, 3, 1, 4)
+        return x + nn.functional.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
 
 
 class _Always:
@@ -162,21 +205,6 @@ def test_two_maps_of_one_layer_are_refused(tokens: torch.Tensor) -> None:
             difference(tokens)
         with pytest.raises(UserError), watch(two_stacks):
             two_stacks(input_ids=tokens, decoder_input_ids=tokens)
-
-
-def test_heads_spread_over_processes_are_refused() -> None:
-    network = llama()
-    network._tp_size = 2
-    with pytest.raises(UserError, match=r"tensor parallel.*device_map"), watch(network):
-        pass
-    network._tp_size = None
-    weight = network.model.layers[0].self_attn.q_proj.weight
-    weight.placements = (SimpleNamespace(is_shard=lambda: True),)
-    with pytest.raises(UserError, match=r"tensor parallel.*device_map"), watch(network):
-        pass
-    weight.placements = (SimpleNamespace(is_shard=lambda: False),)
-    with watch(network):
-        pass
 
 
 @pytest.mark.parametrize(("dtype", "remedy"), [(torch.float16, "bfloat16"), (torch.bfloat16, "float32")])

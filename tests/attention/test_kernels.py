@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import attention_map
 
+from sinkscope.attention.groups import merge_groups, query_weights
 from sinkscope.attention.kernels import KERNELS, Attention, probability_chunks
-from sinkscope.attention.statistics import Collect, LayerAccumulator, merge_groups, query_weights
+from sinkscope.attention.statistics import Collect, LayerAccumulator
 
 # Rounding of a sum of up to some hundred float32 products, and of the inputs of half precision before it: scores of
 # this size carry an error of about 1e-6, probabilities inherit it.

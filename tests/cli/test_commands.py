@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -56,6 +57,31 @@ def test_info_tells_what_a_checkpoint_is(sinkscope: Command, fixtures: Path, fol
     shown = sinkscope("info", fixtures / folder).table
     for name in ("family", "mask token id", "default decoding", "model.safetensors"):
         assert name in shown
+
+
+@pytest.mark.parametrize("more", [(), ("--norms", "--entropy", "--by-group", "heads", "--map-steps", "0,2")])
+def test_info_tells_what_a_trace_takes(
+    sinkscope: Command, fixtures: Path, tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    shape = ("--gen-length", 6, "--block-length", 3, "--steps", 6, *more)
+    told = sinkscope("info", fixtures / "llada-tiny", "--prompt-length", 4, *shape, "--json").document["trace"]
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"id": "q", "input_ids": [5, 9, 2, 8]}\n')
+    out = tmp_path / "t.zarr"
+    sinkscope("trace", fixtures / "llada-tiny", "--prompts", prompts, *shape, "--out", out, "--device", "cpu")
+    [sample] = open_trace(out)
+    assert (told["positions"], told["steps"]) == (sample.sizes["position"], sample.sizes["step"]) == (10, 6)
+    assert told["bytes"] == sum(array.nbytes for array in sample.data_vars.values())
+    assert 0 < told["memory_bytes"] <= told["bytes"]
+    assert "a prompt of 4 tokens" in sinkscope("info", fixtures / "llada-tiny", "--prompt-length", 4, *shape).table
+
+
+def test_info_of_a_context_too_short_for_the_usual_text(sinkscope: Command, fixtures: Path, tmp_path: Path) -> None:
+    shutil.copytree(fixtures / "llada-tiny", tmp_path / "short")
+    config = json.loads((tmp_path / "short" / "config.json").read_text())
+    (tmp_path / "short" / "config.json").write_text(json.dumps(config | {"max_sequence_length": 100}))
+    assert sinkscope("info", tmp_path / "short", "--json").document["trace"] is None
+    assert "100" in sinkscope("info", tmp_path / "short", "--gen-length", 128).mistake
 
 
 def test_info_without_a_model_lists_families_and_packaged_models(sinkscope: Command) -> None:

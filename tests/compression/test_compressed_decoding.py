@@ -14,6 +14,7 @@ from transformers.cache_utils import DynamicLayer
 
 import sinkscope as ss
 from sinkscope.compression import SCORERS, Compress, PerLayerBudget, Protect, Random, SkipLayers, make_scorer
+from sinkscope.errors import UserError
 from sinkscope.families import Model
 
 STEPS = 9
@@ -336,3 +337,19 @@ def test_padding_after_a_context_stays_hidden_too(llama: Model) -> None:
             ).logits
         found.append(logits)
     torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-9)
+
+
+def test_a_compiled_network_drops_the_same_keys(tmp_path: Path) -> None:
+    model, compress = load_kind("llama", tmp_path), Compress("key-norm", 0.4)
+    tokens = some_tokens(1, 11)
+    expected = ours(model, compress, tokens.tolist())
+    model.network.compile(backend="eager")
+    try:
+        ours(model, None, tokens.tolist())  # graphs are made of passes that drop nothing
+        assert torch.equal(ours(model, compress, tokens.tolist()), expected)
+        with pytest.raises(UserError, match=r"runs it compiled.*force_eager"):
+            stock(model, compress, tokens, torch.ones_like(tokens))
+        with torch.compiler.set_stance("force_eager"):
+            assert torch.equal(stock(model, compress, tokens, torch.ones_like(tokens)), expected)
+    finally:
+        torch.compiler.reset()

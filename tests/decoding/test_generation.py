@@ -127,5 +127,5 @@ def test_a_run_refuses_settings_of_the_other_kind(twin: Model) -> None:
     ],
     ids=str,
 )
-def test_new_tokens_and_the_most_steps(settings: Settings, masks: int, new: int, most: int) -> None:
+def test_new_tokens_and_the_most_steps(settings: Decoding | Denoising, masks: int, new: int, most: int) -> None:
     assert (settings.new_tokens, settings.max_steps(masks)) == (new, most)

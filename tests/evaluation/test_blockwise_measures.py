@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from harness_runs import letter_tokenizer, requests
 
 import sinkscope as ss
@@ -75,3 +76,22 @@ def test_likelihoods_and_their_greedy_check(folder: Path) -> None:
 def test_dropping_names_the_cache_that_serves(folder: Path) -> None:
     with pytest.raises(UserError, match="add cache=prefix"):
         harness(folder, drop="key-norm")
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_a_seeded_block_begins_with_an_exact_token(length: int) -> None:
+    """In blocks of two tokens the second is the only one that is masked, so that all is exact."""
+    model = ss.load_model("chain-joint", dtype="float64", device="cpu", block_length=length)
+    tokens = [0, *torch.randint(3, 43, (12,)).tolist()]
+    prompt, whole = 2 * length, 0.0
+    for place in range(prompt, len(tokens)):
+        block = torch.arange(place + 1) // length
+        sees = (block[None] <= block[:, None])[None, None]
+        seeds = place % length == 0
+        fed, sees = ([*tokens[:place]], sees[..., :place, :place]) if seeds else ([*tokens[:place], 1], sees)
+        with torch.no_grad():
+            logits = model.network(torch.tensor([fed]), attention_mask=sees, use_cache=False).logits[0, -1]
+        whole += float(logits.log_softmax(-1)[tokens[place]])
+    found = log_likelihood(model, tokens[:prompt], tokens[prompt:], mc_num=3)
+    # float64 in both; passes of other lengths differ in the order of their sums
+    assert found.value == pytest.approx(whole, abs=1e-9) and found.standard_error == pytest.approx(0, abs=1e-9)

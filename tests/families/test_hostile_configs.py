@@ -253,13 +253,13 @@ FIT: list[PreTrainedConfig] = [
     transformers.JetMoeConfig(**{**GROUPED, "num_key_value_heads": 2}, num_local_experts=4, kv_channels=8),
     transformers.Gemma3TextConfig(**GROUPED, sliding_window=5),
     transformers.Gemma4TextConfig(**GROUPED, global_head_dim=16, num_kv_shared_layers=0),  # type: ignore[call-arg]
+    transformers.LagunaConfig(**GROUPED, **LAGUNA),
     transformers.GPT2Config(vocab_size=61, n_embd=24, n_layer=2, n_head=3, n_positions=64, eos_token_id=2),
     transformers.DogeConfig(**{**GROUPED, "num_attention_heads": 4}),
     transformers.BertConfig(**SMALL, is_decoder=True),
 ]
 UNFIT: list[tuple[PreTrainedConfig, str]] = [
     (transformers.MiniMaxConfig(**GROUPED, num_local_experts=2), "cache"),
-    (transformers.LagunaConfig(**GROUPED, **LAGUNA), "have 2, 4 heads"),
     (transformers.BertConfig(**SMALL), "left to right"),
     (transformers.MambaConfig(vocab_size=61, hidden_size=16, num_hidden_layers=2, state_size=4), "attention"),
     (transformers.BloomConfig(vocab_size=61, hidden_size=24, n_layer=2, n_head=3), "attention code of its own"),

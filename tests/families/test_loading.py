@@ -7,6 +7,7 @@ import pytest
 import torch
 from family_checkpoints import changed_copy
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers.distributed.configuration_utils import DistributedConfig
 
 from sinkscope.errors import UserError
 from sinkscope.families import Model, load_model
@@ -115,6 +116,8 @@ def test_device_map_passes_through(fixtures: Path) -> None:
     assert load_model(fixtures / "llada-tiny", device_map="cpu").device == torch.device("cpu")
     with pytest.raises(UserError, match="exclude each other"):
         load_model(fixtures / "llada-tiny", device="cpu", device_map="auto")
+    with pytest.raises(UserError, match="device_map and distributed_config exclude each other; leave one out"):
+        load_model(fixtures / "llada-tiny", device_map="auto", distributed_config=DistributedConfig())
 
 
 def test_what_the_library_cannot_do_is_one_line(fixtures: Path) -> None:

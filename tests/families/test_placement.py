@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sinkscope import Denoising, generate, load_model
+from sinkscope import Denoising, MaskSinks, generate, load_model
 from sinkscope.errors import UserError
 
 FOLDER = "llada-tiny"
@@ -31,9 +31,14 @@ def test_maps_to_nowhere(fixtures: Path, device_map: Any) -> None:
 @pytest.mark.parametrize("offloaded", [[""], ["model.embed_tokens"]], ids=["all", "embeddings"])
 def test_offloaded_embeddings_compute_as_ever(fixtures: Path, offloaded: list[str]) -> None:
     settings = Denoising(gen_length=4, block_length=4, steps=4)
-    expected = generate(load_model(fixtures / FOLDER, device="cpu"), [[7, 8, 9]], settings).sequences
+    plain = load_model(fixtures / FOLDER, device="cpu")
     parts = ["model.embed_tokens", "model.layers", "model.norm", "model.rotary_emb", "lm_head"]
     places = {"": "disk"} if offloaded == [""] else {part: "disk" if part in offloaded else "cpu" for part in parts}
     model = load_model(fixtures / FOLDER, device_map=places)
     assert model.device.type == "cpu"
-    assert generate(model, [[7, 8, 9]], settings).sequences.equal(expected)
+    for masking in (None, MaskSinks(1), MaskSinks(1, how="mean", reference=[[5, 6, 7, 8]])):
+        expected = generate(plain, [[7, 8, 9]], settings, intervention=masking)
+        found = generate(model, [[7, 8, 9]], settings, intervention=masking)
+        assert found.sequences.equal(expected.sequences)
+        if found.removed is not None and expected.removed is not None:
+            assert found.removed.mass.equal(expected.removed.mass)

@@ -14,8 +14,8 @@ from sinkscope.families.checkpoint import resolve
 
 def test_every_family_is_there_with_the_stock_ones_last() -> None:
     names = [adapter.name for adapter in adapters()]
-    ours = ["a2d-qwen2", "a2d-qwen3", "dream", "fast-dllm-v2", "llada", "llada2", "mmada", "nemotron-diffusion"]
-    assert names == [*ours, "sdar", "sdar_moe", "twin", "masked-lm", "causal-lm"]
+    ours = ["a2d-qwen2", "a2d-qwen3", "diffusion-gemma", "dream", "fast-dllm-v2", "llada", "llada2", "mmada"]
+    assert names == [*ours, "nemotron-diffusion", "sdar", "sdar_moe", "twin", "masked-lm", "causal-lm"]
     assert all(adapter.summary for adapter in adapters())
 
 

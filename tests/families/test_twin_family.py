@@ -17,7 +17,8 @@ from transformers import AutoModelForCausalLM
 from sinkscope.attention import watch
 from sinkscope.decoding import Decoding, Denoising, generate
 from sinkscope.errors import UserError
-from sinkscope.families import PACKAGED, Model, checkpoint, describe_model, load_model, packaged
+from sinkscope.families import PACKAGED, Model, describe_model, load_model, packaged
+from sinkscope.families import hub as families_hub
 from sinkscope.language.vocabulary import BOS, END, EOS, MASK, PAD, SPECIAL, WORDS, encode, ids
 from sinkscope.trace import record
 
@@ -292,7 +293,7 @@ def test_a_twin_that_there_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     def hub(*_: object, **__: object) -> str:
         raise AssertionError("the hub was asked")
 
-    monkeypatch.setattr(checkpoint, "snapshot_download", hub)
+    monkeypatch.setattr(families_hub, "snapshot_download", hub)
     assert_refused(Path("twin-foo"), "twin-foo: there is no twin and no folder of this name; the packaged models are")
     with pytest.raises(UserError) as caught:
         load_model("twin-foo")

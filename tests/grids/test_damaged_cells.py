@@ -201,7 +201,7 @@ def test_scores_that_are_no_numbers_are_told_and_not_kept(
         return {**to_dict(self), "numerators": [nan, 0.0, nan]}
 
     monkeypatch.setattr(Outcome, "to_dict", overflown)
-    with pytest.raises(UserError, match="the scores of 2 of 3 examples are nan, no number; compute in another --dtype"):
+    with pytest.raises(UserError, match="the scores of 2 of 3 examples are nan, no number; compute in a wider dtype"):
         dropped(model, out=tmp_path / "grid")
     assert not (tmp_path / "grid" / "cells.jsonl").exists()
 

@@ -23,7 +23,7 @@ def attended(one: Attending, query: Tensor, key: Tensor, value: Tensor, scale: f
     for row in range(rows):
         for head in range(heads):
             for i in range(length):
-                seen = [j for j in range(length) if (j <= i or not one.causal) and (i >= one.alone or i == j)]
+                seen = [j for j in range(length) if (j <= i or one.block_length is None) and (i >= one.alone or i == j)]
                 weights = {j: float(query[row, head, i] @ key[row, head, j]) * scale for j in seen}
                 values = {j: value[row, head, j] for j in seen}
                 if one.form == "sigmoid":

@@ -32,7 +32,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A laboratory of two recipes, three objectives and three seeds, with the networks of the first recipe."""
     out = tmp_path_factory.mktemp("lab") / "kept"
     given = [word for name, value in LITTLE.items() for word in ("--set", f"{name}={value}")]
-    objectives = ["--objective", "next-token,masked-diffusion,adapted"]
+    objectives = ["--objective", "next-token,masked-diffusion,adapted,joint"]
     assert run(["lab", *given, *objectives, "--limit", "8", "--out", str(out), "--keep-models", "--json"]) == 0
     more = ["--vary", 'attention="gated"', "--objective", "next-token"]
     assert run(["lab", *given, *more, "--limit", "8", "--out", str(out), "--resume"]) == 0
@@ -50,7 +50,7 @@ def _folder(objective: str, seed: int = 0) -> str:
     return f"{objective}-{changed}-seed-{seed}"
 
 
-@pytest.mark.parametrize("objective", ["next-token", "masked-diffusion", "adapted"])
+@pytest.mark.parametrize("objective", ["next-token", "masked-diffusion", "adapted", "joint"])
 def test_a_training_learns_and_its_seed_decides_it(objective: str) -> None:
     recipe = lab_recipe({**LITTLE, "objective": objective, "steps": 60})
     losses: list[float] = []
@@ -63,7 +63,7 @@ def test_a_training_learns_and_its_seed_decides_it(objective: str) -> None:
         assert not torch.equal(network(tokens), other(tokens))
 
 
-@pytest.mark.parametrize("objective", ["next-token", "masked-diffusion", "adapted"])
+@pytest.mark.parametrize("objective", ["next-token", "masked-diffusion", "adapted", "joint"])
 def test_the_loss_that_is_measured_is_that_of_the_exported_network(kept: Path, objective: str) -> None:
     # The folder holds float16 weights: relative error 2^-11 of each, so losses agree to about a hundredth.
     cells = {
@@ -72,13 +72,15 @@ def test_the_loss_that_is_measured_is_that_of_the_exported_network(kept: Path, o
         if cell.condition.attention == "softmax"
     }
     cell = cells[objective, 0]
-    model = load_model(kept / "models" / _folder(objective), dtype="float32", device="cpu")
+    folder = kept / "models" / _folder(objective)
+    model = load_model(folder, dtype="float32", device="cpu")
     assert learnt_chains(model) == cell.condition.chains
     tokens = cell.condition.chains.sample(8, 32, torch.Generator().manual_seed(20_261_129))
     for one in passes(cell.condition, tokens):
         with torch.no_grad():
-            logits = model.network(one.fed, use_cache=False).logits
-        if objective != "masked-diffusion":
+            sees = torch.ones(32, 32, dtype=torch.bool).tril() if one.block_length == 1 else torch.ones(32, 32).bool()
+            logits = model.network(one.fed, attention_mask=sees[None, None], use_cache=False).logits
+        if one.shift:
             logits = torch.cat([logits[:, :1], logits[:, :-1]], 1)
         chance = logits.double().log_softmax(-1).gather(-1, one.tokens[..., None])[..., 0]
         assert float(-chance[one.wanted].mean()) == pytest.approx(cell.stats[one.name]["loss"], abs=0.02)
@@ -104,7 +106,7 @@ def test_what_is_hidden_is_what_its_name_says() -> None:
 
 def test_a_laboratory_goes_on_and_its_findings_are_means_over_seeds(kept: Path) -> None:
     cells = read_lab(kept)
-    assert len(cells) == 12
+    assert len(cells) == 15
     before = (kept / "cells.jsonl").read_bytes()
     asked = recipes([], objectives=["next-token"], seeds=[0, 1, 2], base=LITTLE)
     again = run_lab(asked, Keeping(out=kept, resume=True), measure=LabMeasure(n=8))
@@ -116,6 +118,17 @@ def test_a_laboratory_goes_on_and_its_findings_are_means_over_seeds(kept: Path) 
     assert (found.values["loss"].lowest, found.values["loss"].highest) == (min(losses), max(losses))
     assert "gated" in (kept / "table.md").read_text()
     assert len({one.where for one in findings(cells) if one.objective == "adapted"}) == len(SHARES)
+
+
+def test_a_joint_network_is_measured_both_ways(kept: Path) -> None:
+    [joint] = [cell for cell in read_lab(kept) if cell.condition.objective == "joint" and cell.condition.seed == 0]
+    where = {one.where: one for one in findings([joint])}
+    assert [*where] == ["text", *(f"masked {share:g}" for share in SHARES)]
+    tokens = joint.condition.chains.sample(8, 32, torch.Generator().manual_seed(20_261_129))
+    entropy = -float(joint.condition.chains.log_likelihood(tokens).sum()) / tokens[:, 1:].numel()
+    assert where["text"].values["excess"].mean == pytest.approx(joint.stats["text"]["loss"] - entropy, abs=1e-5)
+    shares = [joint.stats[f"masked {share:g}"]["loss"] - entropy for share in SHARES]
+    assert where["masked 0.5"].values["excess"].mean == pytest.approx(sum(shares) / len(shares), abs=1e-5)
 
 
 def test_every_study_is_made_of_recipes_that_can_be() -> None:

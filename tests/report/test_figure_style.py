@@ -13,7 +13,7 @@ from report_samples import causal, log_row, made, with_maps
 
 from sinkscope.errors import UserError
 from sinkscope.report import figures
-from sinkscope.report.figures.style import LINES, heat_colors, round_numbers
+from sinkscope.report.figures.style import LINES, ShownFigure, fresh_axes, heat_colors, owner, panels, round_numbers
 from sinkscope.sinks import Excess
 
 
@@ -90,6 +90,12 @@ def lightness() -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         luminance > 0.008856, 116 * np.cbrt(luminance) - 16, 903.3 * luminance
     )
     return light
+
+
+def test_a_notebook_shows_a_figure_without_pyplot() -> None:
+    for figure in (owner(fresh_axes()), panels(2, height=1.0)[0]):
+        assert isinstance(figure, ShownFigure)
+        assert figure._repr_png_().startswith(b"\x89PNG")
 
 
 def test_heat_colours_darken_evenly_from_white_to_black() -> None:

@@ -24,7 +24,7 @@ NORMED = {"key-norms", "key-norm-heads", "key-norm-steps"}
 """Of traces with key norms."""
 DROPPED = {"compression", "needle", "threshold"}
 """Of comparisons of compressed caches."""
-OTHERS = {"sink-kinds", "lab"}
+OTHERS = {"masks", "sink-kinds", "lab"}
 """Of traces with kinds of sinks, and of a laboratory."""
 
 

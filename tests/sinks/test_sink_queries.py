@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sink_samples import SLOW_LAWS, Made, autoregressive, diffusion
 
+from sinkscope.attention import RENOISED_GROUPS
 from sinkscope.errors import UserError
-from sinkscope.sinks import GROUPS, UNIONS, group_size, received_from
+from sinkscope.sinks import UNIONS, group_size, received_from
 from sinkscope.sinks.queries import ATOMS, head_mean
 
 
@@ -23,7 +24,7 @@ def direct(made: Made, group: str) -> np.ndarray:
     return out
 
 
-@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("group", [*ATOMS, *UNIONS])
 @pytest.mark.parametrize("by_head", [True, False])
 def test_a_group_is_the_mean_over_its_queries(group: str, by_head: bool) -> None:
     made = diffusion(7, by_head=by_head, dtype="float64")
@@ -101,3 +102,13 @@ def test_the_whole_is_averaged_over_heads_only_where_the_groups_are() -> None:
 def test_groups_that_are_not_there(sample: xr.Dataset, group: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         received_from(sample, group)
+
+
+def test_groups_of_a_renoising_model_are_its_own_traces_alone() -> None:
+    sample = diffusion(3, by_head=True, dtype="float64").sample
+    with pytest.raises(UserError, match="group 'kept' was not recorded"):
+        received_from(sample, "kept")
+    renamed = sample.assign_coords(group=list(RENOISED_GROUPS))
+    for own, atom in (("kept", "block-committed"), ("changed", "block-masked"), ("masked", "masked")):
+        np.testing.assert_array_equal(received_from(renamed, own), received_from(sample, atom))
+        np.testing.assert_array_equal(received_from(renamed, atom), received_from(sample, atom))

@@ -361,8 +361,9 @@ def test_what_cannot_be_recorded_is_refused_before_anything_is_written(tmp_path:
     )  # fmt: skip
     Lfm2ForCausalLM(config).save_pretrained(tmp_path / "model")
     model = load_model(tmp_path / "model", device="cpu")
-    with pytest.raises(UserError, match="3 layers of 6 heads, but attention of 1 x 6 was seen"):
-        record(model, [[5, 6]], Decoding(max_new_tokens=2), out=tmp_path / "t")
+    untried = replace(model, seen_shape=None)  # made without `load_model`
+    with pytest.raises(UserError, match=r"attends with \[6\] heads by layer where \[6, 6, 6\] are known .* load_model"):
+        record(untried, [[5, 6]], Decoding(max_new_tokens=2), out=tmp_path / "t")
     assert not (tmp_path / "t").exists()
 
 

@@ -220,7 +220,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"prompts": [Prompt("same", [1]), Prompt("other", [2]), Prompt("same", [3])]}, "share ids, 'same'"),
     ({"prompts": [Prompt("one", [1]), [2]]}, "1 of 2 prompts are `Prompt`s with ids"),
     ({"prompts": []}, "no prompts were given"),
-    ({"settings": Decoding()}, "sees in both directions"),
+    ({"settings": Decoding()}, "takes Denoising settings, got Decoding"),
     ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
     ({"recording": Recording(maps=Maps(steps=(40,), layers=(0,), heads=(0,)))}, "distinct steps from 0 to .*, got 40"),
     ({"recording": Recording(maps=Maps(steps=(0,), layers=(3,), heads=(0,)))}, "distinct layers from 0 to 2, got 3"),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import xarray as xr
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -29,6 +29,8 @@ shapes = st.tuples(st.integers(0, 2**32), st.floats(0, 8), st.integers(9, 200), 
 
 
 @settings(max_examples=40, deadline=None)
+@example((0, 0.25, 95, 0))
+@example((4, 0.015625, 9, 0))
 @given(shapes)
 def test_every_rule_finds_the_same_in_what_is_kept(shape: tuple[int, float, int, int]) -> None:
     exact = attention(*shape)
@@ -39,7 +41,12 @@ def test_every_rule_finds_the_same_in_what_is_kept(shape: tuple[int, float, int,
             wanted = mark_sinks(whole, rule)
         except ValueError:  # can't fire among so few keys
             continue
-        np.testing.assert_array_equal(mark_sinks(kept, rule), wanted)
+        near = np.zeros_like(exact, dtype=bool)
+        if isinstance(rule, ZScore):  # the row's deviation is kept to 12 bits
+            wide = exact.astype(np.float64)
+            mean, deviation = np.nanmean(wide, -1, keepdims=True), np.nanstd(wide, -1, keepdims=True)
+            near = abs(wide - mean - rule.k * deviation) < 1e-3 * deviation
+        np.testing.assert_array_equal(mark_sinks(kept, rule).values | near, wanted.values | near)
 
 
 @settings(max_examples=40, deadline=None)

@@ -39,6 +39,8 @@ export interface SampleSpec {
   positions: number;
   layer_numbers: number[];
   head_numbers: number[];
+  /** How many heads each layer has, where not all have as many. */
+  layer_heads: number[] | null;
   groups: string[];
   /** Which steps, layers and heads the full maps are of, by their numbers. */
   maps: { steps: number[]; layers: number[]; heads: number[] } | null;

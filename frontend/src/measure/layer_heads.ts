@@ -14,7 +14,7 @@ export const METRIC_LABELS: Record<Metric, string> = {
   ...MEASURE_LABELS,
 };
 
-/** Received attention of the strongest key of every row; NaN without keys. */
+/** Received attention of the strongest key of every row; NaN without keys, as in a head that the layer lacks. */
 export function strongest(rows: StepRows): Float64Array {
   const { positions, codes, table } = rows;
   const most = new Float64Array(rows.rows).fill(NaN);
@@ -32,12 +32,12 @@ export function strongest(rows: StepRows): Float64Array {
 }
 
 function highestCode(codes: Uint8Array, from: number, positions: number): number {
-  let most = 0;
+  let most = -1;
   for (let i = 0; i < positions; i++) {
     const code = codes[from + i];
     if (code > most && code !== MISSING) most = code;
   }
-  return most;
+  return most < 0 ? MISSING : most;
 }
 
 /** Received attention of one position in every row. */

@@ -1,6 +1,7 @@
 // One sample as a reader looks at it: keeps the maps that were worked out, and works out those that are asked for.
 
 import type { Sample } from "../document/sample";
+import { ALL } from "../sinks/groups";
 import type { SinkRule } from "../sinks/rule";
 import { keyCounts, keysPerStep } from "./key_counts";
 import { Measured } from "./measures";
@@ -97,9 +98,10 @@ export class Model {
 
   /** Sinks of every row of a step, for the layer x head map. */
   sinksByRow(rows: StepRows, step: number, rule: SinkRule): Float64Array {
-    const found = new Float64Array(rows.rows);
+    const found = new Float64Array(rows.rows).fill(NaN);
     const one = new SinkCounts(1, rows.positions, rule);
-    for (let row = 0; row < rows.rows; row++) found[row] = one.countRow(step, rows, row, this.facts, 0);
+    const there = chosenRows(this.sample, { group: rows.codes ? ALL : "", layer: null, head: null });
+    for (const row of there) found[row] = one.countRow(step, rows, row, this.facts, 0);
     return found;
   }
 

@@ -20,14 +20,17 @@ export function headsOf(sample: Sample, group: string): number {
   return group === ALL ? sample.spec.heads : 1;
 }
 
-/** Indices of the chosen rows among layer x head (or layer). */
+/** Indices of the chosen rows among layer x head (or layer), without heads that a layer lacks. */
 export function chosenRows(sample: Sample, selection: Selection): number[] {
   const heads = headsOf(sample, selection.group);
   const head = heads === 1 ? null : selection.head;
+  const { layers, layer_heads, head_numbers } = sample.spec;
   const rows: number[] = [];
-  for (let row = 0; row < sample.spec.layers * heads; row++) {
-    const inLayer = selection.layer === null || Math.floor(row / heads) === selection.layer;
-    if (inLayer && (head === null || row % heads === head)) rows.push(row);
+  for (let row = 0; row < layers * heads; row++) {
+    const layer = Math.floor(row / heads);
+    const inLayer = selection.layer === null || layer === selection.layer;
+    const there = selection.group !== ALL || !layer_heads || head_numbers[row % heads] < layer_heads[layer];
+    if (inLayer && there && (head === null || row % heads === head)) rows.push(row);
   }
   return rows;
 }

@@ -4,9 +4,10 @@ Importing this package registers the attention implementation "sinkscope" with t
 """
 
 from sinkscope.attention.function import register
-from sinkscope.attention.statistics import GROUPS, NOT_COUNTED, Collect, PassStatistics, label_queries
+from sinkscope.attention.groups import GROUPS, NOT_COUNTED, RENOISED_GROUPS, label_queries
+from sinkscope.attention.statistics import Collect, PassStatistics
 from sinkscope.attention.watching import Watched, watch
 
 register()
 
-__all__ = ["GROUPS", "NOT_COUNTED", "Collect", "PassStatistics", "Watched", "label_queries", "watch"]
+__all__ = ["GROUPS", "NOT_COUNTED", "RENOISED_GROUPS", "Collect", "PassStatistics", "Watched", "label_queries", "watch"]

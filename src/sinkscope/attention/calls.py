@@ -5,8 +5,9 @@
     names                                    # which module made each call, in the order of the calls
 
 Code of one's own (nanoGPT, ViTs as in timm) calls `torch.nn.functional.scaled_dot_product_attention` in its modules'
-`forward`. A function mode takes these calls inside the block, so the code stays as it is. Each call is a layer, named
-by the module that made it. `watching` uses it for every network that is none of transformers'.
+`forward`, or `torch.nn.attention.flex_attention.flex_attention`. A function mode takes these calls inside the block, so
+the code stays as it is. Each call is a layer, named by the module that made it. `watching` uses it for every network
+that is none of transformers'.
 
 Which rows are padding is known from the mask of a call alone, and only where it hides all keys from them; label them
 (`label_queries`) where it does not.
@@ -25,6 +26,8 @@ from torch import nn
 from torch.nn.functional import multi_head_attention_forward, scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
+from sinkscope.attention.cutting import current_cutter
+from sinkscope.attention.flex import attention_of, is_flex, wants_more
 from sinkscope.attention.function import observed, seen_output
 from sinkscope.attention.kernels import Attention
 from sinkscope.errors import UserError
@@ -85,6 +88,8 @@ class _Calls(TorchFunctionMode):
                 f"{self.stack[-1][1] or 'this module'} computes attention in torch's nn.MultiheadAttention, where it "
                 "can't be seen; call torch.nn.functional.scaled_dot_product_attention in a module of your own"
             )
+        if is_flex(func):
+            return self._flex(func, *args, **given)
         return self._attention(*args, **given) if func is scaled_dot_product_attention else func(*args, **given)
 
     def _attention(
@@ -120,6 +125,23 @@ class _Calls(TorchFunctionMode):
         output, _ = seen_output(module, attention, unseen, False, plainly="two-pass" if dropout_p else None)
         self.names.append(name)
         return output.transpose(1, 2)
+
+    def _flex(self, func: Callable[..., Any], *args: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Output (batch, head, query, dim) of a call of flex attention; logarithms of sums and maxima of its scores, if
+        asked for. Under a cut these are not known: NaN."""
+        module, name = self.stack[-1]
+        query, key, *_, options = args[:7]
+        self._check(name, query, key)
+        whole = func(*args) if wants_more(options) else (None, query.new_empty(0), query.new_empty(0))
+
+        def unseen() -> torch.Tensor:
+            output: torch.Tensor = func(*args)[0] if whole[0] is None else whole[0]
+            return output.transpose(1, 2)
+
+        output, _ = seen_output(module, attention_of(*args[:6]), unseen, False, None)
+        self.names.append(name)
+        sums, maxima = whole[1:] if current_cutter() is None else (one * torch.nan for one in whole[1:])
+        return output.transpose(1, 2), sums, maxima
 
     def _check(self, name: str, query: torch.Tensor, key: torch.Tensor) -> None:
         if query.ndim != 4:

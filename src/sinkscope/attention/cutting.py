@@ -105,8 +105,13 @@ def uncompiled() -> AbstractContextManager[Any]:
 
     Costs nothing where nothing was compiled, and imports nothing then.
     """
-    compiler = "torch._dynamo" in sys.modules and not torch.compiler.is_compiling()
+    compiler = compiler_loaded() and not torch.compiler.is_compiling()
     return torch.compiler.set_stance("force_eager") if compiler else nullcontext()
+
+
+def compiler_loaded() -> bool:
+    """Whether anything may be compiled in this process: flex attention compiles itself with its first call."""
+    return not sys.modules.keys().isdisjoint(("torch._dynamo", "torch.nn.attention.flex_attention"))
 
 
 def current_cutter() -> Cutter | None:

@@ -1,7 +1,8 @@
 """The one attention function: SDPA and nothing more, unless somebody watches or intervenes.
 
 SDPA knows no soft caps and no learned sinks. Attention with one of them is computed by the formula of the network's own
-eager attention, in blocks of query rows with the softmax in float32 (`kernels.chunked_output`).
+eager attention, in blocks of query rows with the softmax in float32 (`kernels.chunked_output`), or where that is exact
+from SDPA's own output (`kernels.output_beside_sink`).
 
 Registered with transformers as "sinkscope", together with SDPA's mask function: without the second registration the
 library would pass no mask at all, and a padded or causal model would be wrong in silence.
@@ -18,7 +19,7 @@ from transformers.masking_utils import sdpa_mask
 
 from sinkscope.attention.cutting import Both, attend, current_cutter
 from sinkscope.attention.evicting import take_layer
-from sinkscope.attention.kernels import KERNELS, Accumulator, Attention, FullMap, chunked_output
+from sinkscope.attention.kernels import KERNELS, Accumulator, Attention, FullMap, chunked_output, output_beside_sink
 from sinkscope.attention.statistics import Pass
 from sinkscope.errors import UserError
 from sinkscope.families.building import foreign_keys
@@ -55,8 +56,9 @@ def attention_forward(
     query, key = query.to(value.dtype), key.to(value.dtype)
     if layer is not None:
         attention_mask = layer.gather_mask(attention_mask, query.shape[2])
-        if position_bias is not None and layer.index is not None:
-            position_bias = layer.index.gather(position_bias)
+    if position_bias is not None and layer is not None and layer.index is not None:
+        position_bias = layer.index.gather(position_bias)
+    attention_mask = _of_last(module, query, key, attention_mask, is_causal)
     wants_map, softcap, learned_sink = (kwargs.pop(name, None) for name in ("output_attentions", "softcap", "s_aux"))
     _refuse_foreign(module, kwargs)
     attention = Attention(
@@ -79,11 +81,9 @@ def attention_forward(
         return plain(), None
     current = observed.get(module)
     if current is None and current_cutter() is None and not wants_map:
-        output = plain()
-        if layer is not None:
-            layer.on_attention(query.detach(), attention.scale, None)
-        return output, None
-    output, whole = seen_output(module, attention, plain, bool(wants_map), plainly="two-pass" if dropout else None)
+        output, whole = plain(), None
+    else:
+        output, whole = seen_output(module, attention, plain, bool(wants_map), plainly="two-pass" if dropout else None)
     if layer is not None:
         received = current.received_now() if current is not None and layer.needs_received else None
         layer.on_attention(query.detach(), attention.scale, received)
@@ -100,7 +100,8 @@ def _unseen(
 ) -> torch.Tensor:
     """Output (batch, query, head, dim) with nobody watching."""
     if attention.softcap is not None or attention.learned_sink is not None:
-        return chunked_output(attention, dropout)
+        beside = None if dropout else output_beside_sink(attention)
+        return chunked_output(attention, dropout) if beside is None else beside
     states = (attention.query, attention.key, attention.value, attention.mask)
     output, _ = sdpa_attention_forward(module, *states, dropout, scaling, is_causal, attention.bias, **more)
     return output
@@ -146,6 +147,21 @@ def _is_causal(module: torch.nn.Module, query: torch.Tensor, mask: torch.Tensor 
     """Whether SDPA would apply its own causal mask: the same rule as in transformers' SDPA function."""
     declared = getattr(module, "is_causal", True) if asked is None else asked
     return bool(declared) and mask is None and query.shape[2] > 1
+
+
+def _of_last(
+    module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, asked: bool | None
+) -> torch.Tensor | None:
+    """The mask; the causal one, (1, 1, query, key) boolean, of queries that are the last tokens with keys.
+
+    Gemma 4 leaves out the others in layers that share keys, where only the last logits are wanted. SDPA would take them
+    for the first tokens.
+    """
+    queries, keys = query.shape[2], key.shape[2]
+    if queries >= keys or not _is_causal(module, query, mask, asked):
+        return mask
+    seen = torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril(keys - queries)
+    return seen.view(1, 1, queries, keys)
 
 
 def check_calls(calls: int, layers: int) -> None:

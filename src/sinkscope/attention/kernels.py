@@ -41,7 +41,8 @@ class Attention:
     What some models change in their scores s, in this order: `softcap` c makes them c tanh(s / c) (Gemma 2, arXiv
     2408.00118, section 2); `bias` (1 or batch, 1 or head, 1 or query, key) is added, as the mask is afterwards (T5);
     `learned_sink` (head,) is the score of one more column that has no key and no value, so that attention may go to
-    nothing (gpt-oss, arXiv 2508.10925; `s_aux` in transformers).
+    nothing (gpt-oss, arXiv 2508.10925; `s_aux` in transformers). `changed`: a function of scores (batch, head, row,
+    key) and their first row that is applied before the mask (flex attention, arXiv 2412.05496).
     """
 
     query: torch.Tensor
@@ -54,6 +55,7 @@ class Attention:
     softcap: float | None = None
     bias: torch.Tensor | None = None
     learned_sink: torch.Tensor | None = None
+    changed: Callable[[torch.Tensor, int], torch.Tensor] | None = None
 
     @property
     def width(self) -> int:
@@ -163,7 +165,7 @@ def scorer(attention: Attention) -> Callable[[int, int], torch.Tensor]:
             found = torch.tanh(found / softcap) * softcap
         if bias is not None:
             found = found + (bias if bias.shape[-2] == 1 else bias[..., start:stop, :])[..., :seen]
-        return found
+        return found if attention.changed is None else attention.changed(found, start)
 
     return scores
 
@@ -204,6 +206,47 @@ def chunked_output(attention: Attention, dropout: float = 0.0) -> torch.Tensor:
     for start, stop, probabilities in probability_chunks(attention):
         mix(start, stop, torch.nn.functional.dropout(probabilities, dropout), None)
     return output
+
+
+def output_beside_sink(attention: Attention) -> torch.Tensor | None:
+    """The output (batch, query, head, dim) of attention with a learned sink, from SDPA's own kernel; None where that
+    can't be had: on other devices than a CPU, in half precision, with gradients, with another change of scores.
+
+    A sink with the score s takes from the sum Z = sum_j exp(s_j) of a row what makes the rest of its output
+    Z / (Z + exp(s)) = sigmoid(log Z - s) of what it was. The kernel tells log Z.
+    """
+    query, sink = attention.query, attention.learned_sink
+    states: tuple[torch.Tensor, ...] = (query, attention.key, attention.value)
+    if (
+        sink is None
+        or query.device.type != "cpu"
+        or query.dtype not in (torch.float32, torch.float64)
+        or attention.value.shape[-1] != query.shape[-1]
+        or any(change is not None for change in (attention.softcap, attention.bias, attention.changed))
+        or (torch.is_grad_enabled() and any(one.requires_grad for one in (*states, sink)))
+    ):
+        return None
+    if torch.__version__ < "2.13":  # where the kernel was not seen to share key heads by itself
+        repeats = query.shape[1] // attention.key.shape[1]
+        states = (query, *(one.repeat_interleave(repeats, dim=1) for one in states[1:]))
+    mask = attention.mask
+    added = None if mask is None else _added(mask, query).expand(-1, -1, query.shape[2], -1)
+    output, log_sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        *states, 0.0, attention.causal, attn_mask=added, scale=attention.scale
+    )
+    share = torch.sigmoid(log_sums - sink.to(log_sums).view(-1, 1)).unsqueeze(-1)  # log_sums (batch, head, query)
+    output = output * share
+    if mask is not None:  # what sees no key goes to the sink
+        output = output.masked_fill(visible_rows(mask).unsqueeze(-1).logical_not(), 0)
+    beside: torch.Tensor = output.to(query.dtype).transpose(1, 2)
+    return beside
+
+
+def _added(mask: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+    """A mask that is added to scores."""
+    if mask.dtype != torch.bool:
+        return mask.to(query.dtype)
+    return query.new_zeros(mask.shape).masked_fill_(mask.logical_not(), -torch.inf)
 
 
 def mixer(attention: Attention) -> tuple[torch.Tensor, Callable[[int, int, torch.Tensor, torch.Tensor | None], None]]:

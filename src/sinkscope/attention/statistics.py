@@ -7,74 +7,35 @@ Received attention of key j is the mean over queries of the attention paid to it
 (METHODS section 1; the cumulative attention score of arXiv 2510.15731). It is exact, and it costs O(L) to keep where
 the map costs O(L^2). Full maps are kept only for the layers and heads that `Collect` names.
 
-A decoding loop knows which queries are prompt, which are committed and which are still masked; the attention function
-does not. The loop labels them around its call to the network, and statistics are split by the labels:
-
-    with label_queries(groups):                    # (batch, query) integers
-        network(input_ids)
+Statistics are split by the groups of queries that a decoding loop labels (`groups`). Without labels every real query
+counts and no split is made.
 
 Where a layer has learned sinks, part of a query's attention goes to no key. That part is a column of its own beside
 those of the keys, and what keys receive adds up to the rest.
-
-The labels are a context variable, so nothing has to travel through the network's own arguments. Without labels every
-real query counts and no split is made.
 
 Layers are counted as their attention is called, not by the modules' own index: ALBERT calls one shared module for every
 layer, and some models have layers without attention.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 
 import torch
 
 from sinkscope.attention.cutting import current_cutter
 from sinkscope.attention.evicting import KeyIndex, visible_rows
+from sinkscope.attention.groups import (
+    GROUPS,
+    NOT_COUNTED,
+    check_labels,
+    current_labels,
+    merge_groups,
+    query_weights,
+)
 from sinkscope.attention.kernels import Attention
 from sinkscope.attention.outputs import BY_KEY, HeadOutputs, head_outputs
+from sinkscope.attention.spread import SplitHeads
 from sinkscope.errors import UserError
-
-GROUPS = ("prompt", "committed", "block-committed", "block-masked", "later")
-"""The groups of queries. They are disjoint and cover every real query, so the parts, weighted by size, add up to the
-whole.
-
-`prompt`: given tokens. `committed`: generated, before the current block. `block-committed`, `block-masked`: inside the
-current block. `later`: masked positions of blocks to come. Autoregressive models use the first two.
-"""
-
-NOT_COUNTED = -1
-"""The label of a query that belongs to nobody: a row of padding."""
-
-_labels: ContextVar[torch.Tensor | None] = ContextVar("sinkscope_query_groups", default=None)
-
-
-@contextmanager
-def label_queries(groups: torch.Tensor) -> Iterator[None]:
-    """Label the queries of the passes made inside the block.
-
-    `groups`: (batch, query) integers, an index into `GROUPS`, or `NOT_COUNTED` for rows of padding.
-    """
-    token = _labels.set(groups)
-    try:
-        yield
-    finally:
-        _labels.reset(token)
-
-
-def current_labels() -> torch.Tensor | None:
-    """The labels in force, (batch, query), or None."""
-    return _labels.get()
-
-
-def check_labels(labels: torch.Tensor, batch: int, queries: int) -> None:
-    """Raise `UserError` for labels that don't fit a pass of this size."""
-    if tuple(labels.shape) != (batch, queries):
-        raise UserError(f"labels have the shape {tuple(labels.shape)}, this pass has {batch} rows of {queries} queries")
-    low, high = (int(labels.min()), int(labels.max())) if labels.numel() else (0, 0)
-    if not NOT_COUNTED <= low <= high < len(GROUPS):
-        raise UserError(f"labels must lie between {NOT_COUNTED} and {len(GROUPS) - 1}, got {low} to {high}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +48,8 @@ class Collect:
         over the scores.
     outputs: what of each head's output comes through which key, and the output's rank (`attention.outputs`). Costs
         about as much as the attention itself, and more in short texts. Not while keys are masked.
-    map_layers, map_heads: layers and heads whose full map is kept, (query, key); no heads means all heads of those
-        layers.
+    map_layers, map_heads: layers, in the order of their calls, and heads whose full map is kept, (query, key); no heads
+        means all heads of those layers. NaN where a layer has no such head.
     """
 
     groups: bool = False
@@ -101,7 +62,8 @@ class Collect:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerStatistics:
-    """One layer of one pass. Keys are the last positions of the sequence: a sliding cache forgets the first ones."""
+    """One layer of one pass. Keys are the last positions of the sequence: a sliding cache forgets the first ones.
+    Queries are the last of the pass: Gemma 4's layers that share keys may leave out those whose logits nobody wants."""
 
     by_group: torch.Tensor  # (batch, head, group, key): means over each group's queries
     key_norm: torch.Tensor | None  # (batch, kv_head, key)
@@ -131,51 +93,40 @@ class PassStatistics:
     maps: dict[int, torch.Tensor] = field(default_factory=dict)  # layer -> (batch, chosen head, query, key)
 
 
-def query_weights(labels: torch.Tensor, groups: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weights (batch, group, query) that turn rows of attention into group means, and sizes (batch, group); labels
-    (batch, query)."""
-    member = labels.unsqueeze(1) == torch.arange(groups, device=labels.device).view(1, -1, 1)
-    sizes = member.sum(-1)
-    return member / sizes.clamp(min=1).unsqueeze(-1), sizes
-
-
-def merge_groups(by_group: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
-    """The whole from its parts: size-weighted mean. by_group (batch, head, group, key), sizes (batch, group)."""
-    share = sizes / sizes.sum(-1, keepdim=True).clamp(min=1)
-    return torch.einsum("bhgk,bg->bhk", by_group, share.to(by_group.dtype))
-
-
-def stack_layers(layers: Sequence[LayerStatistics], sizes: torch.Tensor, collect: Collect) -> PassStatistics:
+def stack_layers(
+    layers: Sequence[LayerStatistics], sizes_by_layer: Sequence[torch.Tensor], collect: Collect
+) -> PassStatistics:
     """Join the layers of a pass. Keys are padded on the left to the most: forgotten ones are not there (NaN). Heads
     are padded on the right: those that a layer does not have are not there either."""
     device = layers[0].by_group.device
-    sizes = sizes.to(device)
+    sizes = torch.stack([one.to(device) for one in sizes_by_layer])  # (layer, batch, group)
     longest = max(layer.by_group.shape[-1] for layer in layers)
 
     def stacked(parts: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
         known = [part.to(device) for part in parts if part is not None]
         return _joined(known, [longest - part.shape[-1] for part in known]) if known else None
 
-    received = stacked([merge_groups(layer.by_group, sizes.to(layer.by_group.device)) for layer in layers])
+    own = zip(layers, sizes_by_layer, strict=True)
+    received = stacked([merge_groups(layer.by_group, one.to(layer.by_group.device)) for layer, one in own])
     assert received is not None
-    by_groups = collect.groups and sizes.shape[1] == len(GROUPS)
+    by_groups = collect.groups and sizes.shape[2] == len(GROUPS)
     split = stacked([layer.by_group for layer in layers]) if by_groups else None
     no_key = _to_no_key(layers, device)  # (layer, batch, head, group)
     share = sizes / sizes.sum(-1, keepdim=True).clamp(min=1)
     entropies = [layer.entropy.to(device) for layer in layers if layer.entropy is not None]
-    queries = [0] * len(entropies)  # none is forgotten
+    queries = max((one.shape[-1] for one in entropies), default=0)
     return PassStatistics(
         received=received,
-        queries=sizes,
+        queries=sizes[0],
         finite=torch.stack([layer.finite.to(device) for layer in layers]),
         by_group=None if split is None else split.transpose(2, 3),
-        no_key=None if no_key is None else torch.einsum("lbhg,bg->lbh", no_key, share.to(no_key.dtype)),
+        no_key=None if no_key is None else torch.einsum("lbhg,lbg->lbh", no_key, share.to(no_key.dtype)),
         no_key_by_group=no_key.transpose(2, 3) if by_groups and no_key is not None else None,
         key_norm=stacked([layer.key_norm for layer in layers]),
         value_norm=stacked([layer.value_norm for layer in layers]),
-        entropy=_joined(entropies, queries) if entropies else None,
+        entropy=_joined(entropies, [queries - one.shape[-1] for one in entropies]) if entropies else None,
         outputs=_stacked_outputs([layer.outputs for layer in layers if layer.outputs is not None], longest, device),
-        maps={index: layer.attention for index, layer in enumerate(layers) if layer.attention is not None},
+        maps={index: layer.attention.to(device) for index, layer in enumerate(layers) if layer.attention is not None},
     )
 
 
@@ -220,10 +171,18 @@ def _stacked_outputs(layers: Sequence[HeadOutputs], longest: int, device: torch.
 class LayerAccumulator:
     """Adds up one layer of one pass while a kernel hands the probabilities over, block of rows by block of rows.
 
-    weights: (batch, group, query), from `query_weights`; a query without weight counts for nothing.
+    weights: (batch, group, query), from `query_weights`; a query without weight counts for nothing. split: how the
+        layer's heads are split over processes; None: this one has all.
     """
 
-    def __init__(self, attention: Attention, layer: int, collect: Collect, weights: torch.Tensor) -> None:
+    def __init__(
+        self,
+        attention: Attention,
+        layer: int,
+        collect: Collect,
+        weights: torch.Tensor,
+        split: SplitHeads | None = None,
+    ) -> None:
         batch, heads, queries, _ = attention.query.shape
         keys = attention.key.shape[2]
         device = attention.query.device
@@ -232,15 +191,17 @@ class LayerAccumulator:
         self._sums = torch.zeros(batch, heads, weights.shape[1], keys, device=device, dtype=exact)
         self._attention = attention
         self._collect = collect
+        self._split = split
         self._entropy = torch.empty(batch, heads, queries, device=device, dtype=exact) if collect.entropy else None
         learned = attention.learned_sink is not None
         self._no_key = torch.zeros_like(self._sums[..., 0]) if learned else None  # (batch, head, group)
         self._map: torch.Tensor | None = None
         if layer in collect.map_layers:
-            self._heads = list(collect.map_heads) or list(range(heads))
-            if max(self._heads) >= heads:
-                raise UserError(f"no head {max(self._heads)} in layer {layer}: it has heads 0 to {heads - 1}")
-            self._map = torch.zeros(batch, len(self._heads), queries, keys, device=device, dtype=exact)
+            first, every = (0, heads) if split is None else (split.rank * heads, split.heads)
+            self._named = torch.tensor(collect.map_heads or range(every), device=device)
+            own = self._named - first
+            self._heads, self._absent = own.clamp(0, heads - 1), (own < 0) | (own >= heads)
+            self._map = torch.zeros(batch, len(own), queries, keys, device=device, dtype=exact)
 
     def add(self, start: int, stop: int, probabilities: torch.Tensor, no_key: torch.Tensor | None = None) -> None:
         """Take rows start:stop, (batch, head, rows, key); fewer keys than in all means that the rest was not seen.
@@ -275,7 +236,10 @@ class LayerAccumulator:
             no_key=self._no_key,
         )
         index = self._attention.index
-        return statistics if index is None else self._by_column(statistics, index)
+        statistics = statistics if index is None else self._by_column(statistics, index)
+        if statistics.attention is not None:
+            statistics.attention[:, self._absent] = torch.nan
+        return statistics if self._split is None else self._gathered(statistics, self._split)
 
     def _outputs(self, counted: torch.Tensor) -> HeadOutputs:
         """Where the heads' outputs come from; counted (batch, query)."""
@@ -283,6 +247,23 @@ class LayerAccumulator:
             raise UserError("outputs of heads are not kept in a pass that masks keys; watch one without masking")
         sizes = (self._weights[:, 0] > 0).sum(-1)
         return head_outputs(self._attention, counted, merge_groups(self._sums, sizes))
+
+    def _gathered(self, statistics: LayerStatistics, split: SplitHeads) -> LayerStatistics:
+        """The same of all heads, in every process."""
+        by_head = {
+            name: split.gather(values)
+            for name in ("by_group", "key_norm", "value_norm", "entropy", "no_key")
+            if (values := getattr(statistics, name)) is not None
+        }
+        outputs, maps = statistics.outputs, statistics.attention
+        if outputs is not None:
+            outputs = HeadOutputs(**{name: split.gather(values) for name, values in vars(outputs).items()})
+        if maps is not None:  # each head from the process that has it
+            here, count = self._sums.shape[1], len(self._named)
+            owner = (self._named // here).clamp(max=split.heads // here - 1)
+            maps = split.gather(maps)[:, owner * count + torch.arange(count, device=owner.device)]
+        finite = split.gather(statistics.finite.view(1, 1)).all()
+        return replace(statistics, **by_head, outputs=outputs, attention=maps, finite=finite)
 
     def _by_column(self, statistics: LayerStatistics, index: KeyIndex) -> LayerStatistics:
         """The same over all columns of the sequence: dropped keys are not there (NaN), and have zeros in maps."""
@@ -312,48 +293,51 @@ def _norm(vectors: torch.Tensor) -> torch.Tensor:
 
 
 class Pass:
-    """One forward pass under observation: gathers its layers, then gives its statistics."""
+    """One forward pass under observation: gathers its layers, then gives its statistics. split: of its heads."""
 
-    def __init__(self, kernel: str) -> None:
+    def __init__(self, kernel: str, split: SplitHeads | None) -> None:
         self.kernel = kernel
+        self._split = split
         self.begin(Collect(), None)
 
     def begin(self, collect: Collect, padding_mask: torch.Tensor | None) -> None:
         """Start a pass. `padding_mask`: (batch, key), zero where the key is padding, or None."""
         self._layers: list[LayerStatistics] = []
+        self._sizes: list[torch.Tensor] = []  # (batch, group) of each layer begun
         self._collect = collect
         self._padding = padding_mask
-        self._weights: torch.Tensor | None = None
-        self._sizes: torch.Tensor | None = None
+        self._weighed: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by number of queries
 
     def begin_layer(self, attention: Attention) -> LayerAccumulator:
         """An accumulator for the next layer."""
-        if self._weights is None:
-            self._weights, self._sizes = self._weigh(attention)
-        return LayerAccumulator(attention, len(self._layers), self._collect, self._weights)
+        queries = attention.query.shape[2]
+        if queries not in self._weighed:
+            self._weighed[queries] = self._weigh(attention)
+        weights, sizes = self._weighed[queries]
+        self._sizes.append(sizes)
+        split = None if self._split is None else self._split.of_layer(attention)
+        return LayerAccumulator(attention, len(self._layers), self._collect, weights, split)
 
     def end_layer(self, accumulator: LayerAccumulator) -> None:
         self._layers.append(accumulator.finish())
 
     def received_now(self) -> torch.Tensor:
         """What the layer just ended received, (batch, head, column): sums over the queries that count."""
-        assert self._sizes is not None
         latest = self._layers[-1].by_group
-        sizes = self._sizes.to(latest.device)
+        sizes = self._sizes[-1].to(latest.device)
         return merge_groups(latest, sizes) * sizes.sum(-1).view(-1, 1, 1).to(latest)
 
     def finish(self) -> PassStatistics | None:
         """The statistics of the pass, or None where no attention came by."""
         layers, self._layers = self._layers, []
-        if not layers or self._sizes is None:
-            return None
-        return stack_layers(layers, self._sizes, self._collect)
+        return stack_layers(layers, self._sizes, self._collect) if layers else None
 
     def _weigh(self, attention: Attention) -> tuple[torch.Tensor, torch.Tensor]:
         """Weights and sizes of the groups of queries; one group where nothing is labelled or no split is wanted."""
         batch, _, queries, _ = attention.query.shape
         labels = current_labels()
         if labels is not None:
+            labels = labels[:, -queries:] if self._layers else labels
             check_labels(labels, batch, queries)
             if self._collect.groups:
                 return query_weights(labels, len(GROUPS))

@@ -22,12 +22,13 @@ from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
 from sinkscope.attention.calls import sdpa_calls
-from sinkscope.attention.cutting import cutting, uncompiled
+from sinkscope.attention.cutting import compiler_loaded, cutting, uncompiled
 from sinkscope.attention.function import NAME, observed
 from sinkscope.attention.kernels import KERNELS, default_kernel
+from sinkscope.attention.spread import split_heads
 from sinkscope.attention.statistics import Collect, Pass, PassStatistics
 from sinkscope.errors import UserError
-from sinkscope.families import Model, Shape, shape_of
+from sinkscope.families import Model, shape_of
 
 
 class Watched:
@@ -44,6 +45,7 @@ class Watched:
         self.names: Sequence[str] = ()
         """Of a module that is none of transformers': which of its modules made each layer of the latest pass."""
         self._last: PassStatistics | None = None
+        self._compiler = compiler_loaded()
 
     @property
     def collect(self) -> Collect:
@@ -53,7 +55,7 @@ class Watched:
     @collect.setter
     def collect(self, collect: Collect) -> None:
         if self._shape is not None:
-            _check_maps(self._shape, collect)
+            _check_maps("this model", self._shape.layers, self._shape.heads, collect)
         self._collect = collect
 
     @property
@@ -84,10 +86,13 @@ class Watched:
     def take(self, statistics: PassStatistics | None) -> None:
         """Called at the end of every pass. Raises `UserError` for what can't be read as one map a layer and head."""
         name = type(self._network).__name__
+        if statistics is None and compiler_loaded() and not self._compiler:
+            raise UserError(f"{name} was compiled while it was watched; compile it before the `with watch(...)` block")
         if statistics is None and self._shape is None:
             raise UserError(
-                f"{name} calls torch.nn.functional.scaled_dot_product_attention nowhere, so its attention can't be "
-                "seen; let its modules call that function"
+                f"{name} calls neither torch.nn.functional.scaled_dot_product_attention nor flex_attention, so its "
+                "attention can't be seen; let its modules call one of them, and watch the module itself where this one "
+                "was traced or exported from it"
             )
         if statistics is None:
             raise UserError(
@@ -95,9 +100,8 @@ class Watched:
                 "use a model class that supports attn_implementation='sdpa'"
             )
         calls = len(statistics.received)
-        absent = [layer for layer in self._collect.map_layers if layer >= calls]
-        if self._shape is None and absent:
-            raise UserError(f"no layer {absent[0]}: this module has layers 0 to {calls - 1}")
+        if self._shape is None:
+            _check_maps("this module", calls, statistics.received.shape[2], self._collect)
         if self._shape is not None and calls > self._shape.layers:
             raise UserError(
                 f"{name} computed attention {calls} times in one pass and has {self._shape.layers} layers: several "
@@ -125,12 +129,12 @@ def watch(
     collect: what to keep besides received attention. kernel: "one-pass" or "two-pass" (see `attention.kernels`); by
         default the faster one for the device. passes: the modules whose call is a pass; by default the network and its
         body, else parts that are called by themselves, single blocks for instance. Raises `UserError` for an unknown
-        kernel, layers or heads that are not there, a network whose attention can't be seen or whose heads are spread
-        over processes, and a network that is watched already; in the pass, for attention that is not finite.
+        kernel, layers or heads that are not there, a network whose attention can't be seen or gathered from other
+        processes (`spread`), and one that is watched already; in the pass, for attention that is not finite.
     """
     network: nn.Module = model.network if isinstance(model, Model) else model
     network = getattr(network, "_orig_mod", network)  # what torch.compile was given
-    refuse_split_heads(network)
+    split = split_heads(network)
     collect = collect or Collect()
     kernel = kernel or default_kernel(next((one.device for one in network.parameters()), torch.device("cpu")))
     if kernel not in KERNELS:
@@ -138,9 +142,11 @@ def watch(
     modules = list(network.modules())
     if any(module in observed for module in modules):
         raise UserError("this network is being watched already; use the outer `with watch(...)` block")
-    watched, current = Watched(network, collect), Pass(kernel)
-    # The body may be called by itself; where there is none, it is the network.
-    outer = {network: None, getattr(network, "base_model", network): None} if passes is None else passes
+    watched, current = Watched(network, collect), Pass(kernel, split)
+    # The body may be called by itself, and so may its stacks; where there is no body, it is the network.
+    body = getattr(network, "base_model", network)
+    stacks = [getattr(body, name, None) for name in ("encoder", "decoder")]
+    outer = dict.fromkeys(filter(None, (network, body, *stacks))) if passes is None else passes
     attending = _through_transformers(network) if isinstance(network, PreTrainedModel) else sdpa_calls(network)
     hooks: list[RemovableHandle] = []
     try:
@@ -197,25 +203,11 @@ def _follow(outer: Iterable[nn.Module], watched: Watched, current: Pass) -> list
     ]
 
 
-def _check_maps(shape: Shape, collect: Collect) -> None:
-    for kind, asked, there in (("layer", collect.map_layers, shape.layers), ("head", collect.map_heads, shape.heads)):
+def _check_maps(who: str, layers: int, heads: int, collect: Collect) -> None:
+    for kind, asked, there in (("layer", collect.map_layers, layers), ("head", collect.map_heads, heads)):
         absent = [index for index in asked if not 0 <= index < there]
         if absent:
-            raise UserError(f"no {kind} {absent[0]}: this model has {kind}s 0 to {there - 1}")
-
-
-def refuse_split_heads(network: nn.Module) -> None:
-    """Raise `UserError` for a network under tensor parallelism: each process would see, cut or drop by its own heads
-    alone."""
-    # Full sharding splits weights as well, but gathers them for every pass.
-    gathers = any(type(module).__name__.startswith("FSDP") for module in network.modules())
-    placements = (one for weight in network.parameters() for one in getattr(weight, "placements", ()))  # of `DTensor`s
-    split = not gathers and any(one.is_shard() for one in placements)
-    if split or (getattr(network, "_tp_size", None) or 1) > 1:
-        raise UserError(
-            f"{type(network).__name__} is under tensor parallelism, where each process has some of the heads only; "
-            "load it whole, or by layers with device_map"
-        )
+            raise UserError(f"no {kind} {absent[0]}: {who} has {kind}s 0 to {there - 1}")
 
 
 def not_finite(network: nn.Module, where: str) -> UserError:

@@ -47,6 +47,7 @@ RULES = filed("sinks/rules")
 SCALES = ("sum", "percent", "mean")
 GROUPS = (
     "prompt", "committed", "block-committed", "block-masked", "later", "masked", "block", "all-committed", "all",
+    "kept", "changed",
 )  # fmt: skip
 CLASSES = ("mask", "special", "newline", "punctuation", "prompt", "other")
 SINK_TABLES = (
@@ -56,7 +57,7 @@ SINK_TABLES = (
 NORM_TABLES = ("overview", "correlation", "heads", "phases", "loss", "overlap", "stability")
 AMONG = ("all", "outside-block", "tokens")
 
-LAB_OBJECTIVES = ("next-token", "masked-diffusion", "adapted")
+LAB_OBJECTIVES = ("next-token", "masked-diffusion", "adapted", "joint")
 LAB_STUDIES = ("default", "data", "length", "optimisation", "network", "mitigation")
 CONTROLS = filed("interventions/controls")
 DETECT = ("previous", "same")

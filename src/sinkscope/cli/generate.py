@@ -1,7 +1,9 @@
 """`sinkscope info` and `sinkscope generate`: what a model is and how it would be decoded, and what it writes."""
 
+from __future__ import annotations
+
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,10 +23,19 @@ from sinkscope.cli.options import (
     Revision,
     caution_without_question,
     open_model,
+    positive,
 )
+from sinkscope.cli.trace import RecordingOptions
+from sinkscope.errors import UserError
+
+if TYPE_CHECKING:
+    from sinkscope.families import Model
 
 _SHOWN = 12
 """Entries of a list that a table shows."""
+_PROMPT = 64
+_NAMES = {"file_bytes": "files together", "weight_bytes": "weights in memory"}
+_UNITS = {"kB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
 def add_to(app: typer.Typer) -> None:
@@ -34,25 +45,69 @@ def add_to(app: typer.Typer) -> None:
 
 
 def _info(
+    decoding: DecodingOptions,
+    recorded: RecordingOptions,
     model_name: MaybeModel = None,
+    prompt_length: Annotated[
+        int | None, positive(f"Tokens of a prompt, for the size of a trace; {_PROMPT} if left out.")
+    ] = None,
+    dtype: Dtype = None,
     revision: Revision = None,
     mask_token_id: MaskTokenId = None,
     attention_block_length: AttentionBlockLength = None,
     as_json: Json = False,
 ) -> None:
-    """Tell what a model is, without loading its weights. Without MODEL: the families and packaged models there are."""
+    """Tell what a model is and what it takes, before its weights are loaded or fetched. Without MODEL: the families and
+    packaged models there are."""
     if model_name is None:
         _list(as_json)
         return
-    from sinkscope.families import describe_model
+    from sinkscope.families.describe import describe, examine, without_weights
 
-    told = {"mask_token_id": mask_token_id, "block_length": attention_block_length}
-    found = asdict(describe_model(model_name, revision=revision, **told))
+    prepared = examine(model_name, revision=revision, mask_token_id=mask_token_id, block_length=attention_block_length)
+    found, model = asdict(describe(prepared, dtype)), without_weights(prepared)
+    try:
+        trace = _trace_size(model, prompt_length, decoding, recorded)
+    except UserError:
+        if prompt_length is not None or (decoding, recorded) != (DecodingOptions(), RecordingOptions()):
+            raise
+        trace = None  # the family's usual length is longer than this model's context
     if as_json:
-        console.print_json({**found, "folder": str(found["folder"])})
+        console.print_json({**found, "folder": str(found["folder"]), "trace": trace})
         return
-    rows = [[name.replace("_", " "), _told(value)] for name, value in found.items() if value not in (None, (), {})]
+    rows = [
+        [_NAMES.get(name, name.replace("_", " ")), _size(value) if name in _NAMES else _told(value)]
+        for name, value in found.items()
+        if value not in (None, (), {}) and (name not in _NAMES or value)
+    ]
+    rows += [] if trace is None else [["trace", _told_trace(trace)]]
     console.out.print(console.table(str(found["name"]), ["what", "value"], rows))
+
+
+def _trace_size(
+    model: Model, prompt_length: int | None, decoding: DecodingOptions, recorded: RecordingOptions
+) -> dict[str, int]:
+    """Of one sample, at most: bytes before compression, and of the steps that wait in memory."""
+    from sinkscope.trace import planned_layout
+
+    length = _PROMPT if prompt_length is None else prompt_length
+    layout = planned_layout(model, length, decoding.settings_for(model), recorded.recording(model))
+    return {
+        "prompt_length": length, "positions": layout.positions, "steps": layout.max_steps, "bytes": layout.bytes,
+        "memory_bytes": layout.waiting_bytes,
+    }  # fmt: skip
+
+
+def _told_trace(trace: dict[str, int]) -> str:
+    return (
+        f"a prompt of {trace['prompt_length']} tokens: {trace['positions']} positions, {trace['steps']} steps, at most "
+        f"{_size(trace['bytes'])} a sample before compression, {_size(trace['memory_bytes'])} of memory"
+    )
+
+
+def _size(count: int) -> str:
+    unit = next((unit for unit in ("GB", "MB", "kB") if count >= _UNITS[unit]), None)
+    return f"{count} bytes" if unit is None else f"{count / _UNITS[unit]:.3g} {unit}"
 
 
 def _list(as_json: bool) -> None:

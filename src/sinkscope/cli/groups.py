@@ -37,6 +37,13 @@ class OptionGroup:
     """Whether it takes names that plugins may file, so that its commands take `--plugin`"""
 
 
+def given_options(*groups: OptionGroup) -> list[str]:
+    """The options of these groups that say something else than their defaults."""
+    return [
+        option_name(one.name) for group in groups for one in fields(group) if getattr(group, one.name) != one.default
+    ]
+
+
 Plugins = Annotated[
     list[Path] | None,
     typer.Option(

@@ -24,6 +24,7 @@ import typer
 
 from sinkscope.cli.choices import CACHES, CONFIDENCE, DTYPES, SCHEDULES, STOPS, check_names
 from sinkscope.cli.groups import OptionGroup, option_name
+from sinkscope.discovery import names_function
 from sinkscope.errors import Caution, UserError
 from sinkscope.seeds import MOST_SEED
 
@@ -66,17 +67,27 @@ def limit_option(help_line: str) -> Any:
 def _check_folders(given: T) -> T:
     """Raise `UserError` for models that can only be folders or files, and are not there."""
     for name in [given] if isinstance(given, str) else given if isinstance(given, list) else []:
+        if names_function(name):
+            raise UserError(f"{name}: a module of your own can be traced alone: sinkscope trace {name} --out DIR")
         if name.startswith((".", "~", "/")) and not Path(name).expanduser().exists():
             raise UserError(f"{name}: no such folder")
     return given
 
 
-def _model_argument(metavar: str, help_line: str) -> Any:
-    return typer.Argument(metavar=metavar, callback=_check_folders, help=help_line)
+def _check_traced(given: str) -> str:
+    """The same where a module of one's own is taken too."""
+    return given if names_function(given) else _check_folders(given)
+
+
+def _model_argument(metavar: str, help_line: str, check: Callable[[Any], Any] = _check_folders) -> Any:
+    return typer.Argument(metavar=metavar, callback=check, help=help_line)
 
 
 _PLACES = "Folder, GGUF file, hub name, or a packaged model (see `sinkscope info`)."
 ModelName = Annotated[str, _model_argument("MODEL", _PLACES)]
+ModelOrModule = Annotated[
+    str, _model_argument("MODEL", f"{_PLACES[:-1]}; FILE.py:function for a module of your own.", _check_traced)
+]
 ModelNames = Annotated[list[str], _model_argument("MODEL...", "One or more models.")]
 MaybeModel = Annotated[str | None, _model_argument("[MODEL]", "Folder, GGUF file, hub name or packaged model.")]
 
@@ -110,9 +121,9 @@ class DecodingOptions(OptionGroup):
 
     panel: ClassVar[str] = "How to generate"
 
-    gen_length: Annotated[int | None, typer.Option(help="Masks to append; 0 fills the masks of the prompt.")] = None
+    gen_length: Annotated[int | None, typer.Option(help="Masks to append; 0 fills those of the prompt.")] = None
     block_length: Annotated[int | None, typer.Option(help="Length of a block.")] = None
-    steps: Annotated[int | None, typer.Option(help="Denoising steps over all blocks.")] = None
+    steps: Annotated[int | None, typer.Option(help="Denoising steps over all blocks; 0 only reads.")] = None
     schedule: Annotated[str | None, typer.Option(help=f"{', '.join(SCHEDULES)}: LLaDA, SDAR, dllm, Dream.")] = None
     confidence: Annotated[str | None, typer.Option(help=f"{', '.join(CONFIDENCE)}.")] = None
     threshold: Annotated[float | None, typer.Option(help="Commit all positions at least this confident.")] = None
@@ -120,6 +131,11 @@ class DecodingOptions(OptionGroup):
     sub_block_length: Annotated[int | None, typer.Option(help="Length of the parts of a block.")] = None
     stop: Annotated[str | None, typer.Option(help=f"{' or '.join(STOPS)}: when a text has ended.")] = None
     cfg_scale: Annotated[float | None, typer.Option(help="Classifier-free guidance; 0 is off.")] = None
+    entropy_bound: Annotated[float | None, typer.Option(help="Nats up to which drawn tokens are kept.")] = None
+    t_max: Annotated[float | None, typer.Option(help="Temperature of a canvas' first step.")] = None
+    t_min: Annotated[float | None, typer.Option(help="Temperature towards which it falls.")] = None
+    stability_threshold: Annotated[int | None, typer.Option(help="Steps without change that end a canvas.")] = None
+    confidence_threshold: Annotated[float | None, typer.Option(help="Mean entropy below which it may end.")] = None
     max_new_tokens: Annotated[int | None, typer.Option(help="Tokens to generate (autoregressive models).")] = None
     temperature: Annotated[float | None, typer.Option(help="0 is greedy.")] = None
     top_p: Annotated[float | None, typer.Option(help="Keep the likeliest tokens up to this probability.")] = None
@@ -142,22 +158,27 @@ class DecodingOptions(OptionGroup):
 
     def settings_for(self, model: Model) -> Settings:
         """The family's settings with what was given on the command line."""
-        from sinkscope.decoding import Decoding, Denoising, default_settings
+        from sinkscope.decoding import Denoising, default_settings
+        from sinkscope.decoding.settings import KINDS
 
         default, given = default_settings(model), self._given
         known = {field.name for field in fields(default)}
         foreign = sorted(given.keys() - known)
         if foreign:
-            kind = "an autoregressive model" if isinstance(default, Decoding) else "a mask-filling model"
-            raise UserError(f"{model.name} is {kind}, which has no {option_name(foreign[0])}; see `sinkscope info`")
+            kind = KINDS[type(default)]
+            raise UserError(
+                f"{model.name} is {kind} model, which has no {option_name(foreign[0])}; see `sinkscope info`"
+            )
         values = {**vars(default), **given}
-        if isinstance(default, Decoding):
-            return Decoding(**values)
+        if not isinstance(default, Denoising):
+            return type(default)(**values)
         if "gen_length" in given:  # a length of one's own needs no steps and blocks of one's own
             if "steps" not in given:
                 values["steps"] = None
             if "block_length" not in given and values["block_length"] is not None and values["gen_length"] > 0:
                 values["block_length"] = min(values["block_length"], values["gen_length"])
+            if values["gen_length"] == 0 and "cache" not in given:
+                values["cache"] = None
         return Denoising(**values)
 
 
@@ -169,7 +190,10 @@ class PromptOptions(OptionGroup):
 
     prompt: Annotated[str | None, typer.Option(help="One prompt.")] = None
     prompts: Annotated[
-        str | None, typer.Option(metavar="FILE", help="JSON lines with id and prompt or messages; - reads stdin.")
+        str | None,
+        typer.Option(
+            metavar="FILE", help="JSON lines with id and prompt or messages; - reads stdin; a trace: its texts."
+        ),
     ] = None
     chat: Annotated[
         bool, typer.Option("--chat", help="Put text prompts into the model's chat template, as a user's turn.")

@@ -115,9 +115,15 @@ def _sinks(
     table: Annotated[Names, many("NAME,...", f"{', '.join(SINK_TABLES)}, or all.")] = None,
     sample: Samples = None,
     rows: Rows = MOST_ROWS,
+    masks: Annotated[
+        bool, typer.Option("--masks", help="Instead compare traces of one network under several attention masks.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Find attention sinks in traces: where they are, what they hold, how they move."""
+    if masks:
+        _compare_masks(traces, table, sample, as_json)
+        return
     names = chosen_tables(table, SINK_TABLES, SINK_TABLES if as_json else SINKS_SHOWN)
     check_traces(traces, group)
     from sinkscope.sinks import summarise
@@ -136,6 +142,53 @@ def _sinks(
             _print_sinks(trace, report, names, rows)
     if as_json:
         console.print_json(documents[0] if len(documents) == 1 else {"traces": documents})
+
+
+def _compare_masks(paths: Sequence[Path], tables: Names, ids: Names, as_json: bool) -> None:
+    if tables:
+        raise UserError("--masks is a table of its own; leave out --table")
+    check_traces(paths)
+    from sinkscope.report.traces import distinct_labels, open_traces
+    from sinkscope.sinks import compare_masks, mask_name
+    from sinkscope.sinks.tables.report import table_to_dict
+    from sinkscope.trace.reading import reading_values
+
+    traces = open_traces(paths, names("--sample", ids))
+    with reading_values(paths[0]):
+        samples = [[*chosen_samples(trace, ids)] for trace in traces]
+        labels = distinct_labels([mask_name(some[0]) for some in samples], paths)
+        found = compare_masks(dict(zip(labels, samples, strict=True)))
+    if as_json:
+        console.print_json({"traces": dict(zip(labels, map(str, paths), strict=True)), **table_to_dict(found)})
+        return
+    rows = [[label, *_mask_row(found.sel(mask=label))] for label in labels]
+    about = (
+        "finished texts passed whole, means over texts, layers and heads. first: what the first token receives of the "
+        "queries that see it; strongest: what a head's strongest key receives; at first: share of heads where that is "
+        "the first token; > .3: where it receives more; Sink_1: where the first token does; same: where it is the key "
+        f"of {labels[0]}, texts alike; norms: of that key, in medians of its head. (Chance: of attention without a "
+        "preference under the same mask, random weights to one random key a query; of same, keys dealt out anew.)"
+    )
+    console.out.print(console.table("One network under several masks", MASK_COLUMNS, rows, caption=about))
+
+
+MASK_COLUMNS = ["mask", "texts", "first", "strongest", "at first", "> .3", "Sink_1", "same", "value norm", "key norm"]
+
+
+def _mask_row(one: xarray.Dataset) -> list[str]:
+    mean = {str(name): float(value) for name, value in one.drop_dims("position").mean().items()}
+
+    def told(name: str) -> str:
+        return "" if mean[name] != mean[name] else f"{mean[name]:.2f}"
+
+    def beside(name: str, *chances: str) -> str:
+        return told(name) and f"{told(name)} ({' to '.join(dict.fromkeys(map(told, chances)))})"
+
+    tops = [
+        beside(name, f"{name}_random", f"{name}_sharp") for name in ("first_received", "received", "first", "strong")
+    ]
+    same = beside("same", "same_chance")
+    return [f"{mean['texts']:.0f}", *tops, told("sink_1"), same, told("value_norm"), told("key_norm")]
 
 
 def _print_sinks(trace: Trace, report: SinkReport, names: Iterable[str], most_rows: int) -> None:

@@ -11,7 +11,7 @@ import typer
 
 from sinkscope.cli import console
 from sinkscope.cli.choices import KERNELS, check_names
-from sinkscope.cli.groups import OptionGroup, add_command
+from sinkscope.cli.groups import OptionGroup, add_command, given_options
 from sinkscope.cli.keys_options import OneMasking, masked_line
 from sinkscope.cli.options import (
     AttentionBlockLength,
@@ -20,7 +20,7 @@ from sinkscope.cli.options import (
     Dtype,
     Json,
     MaskTokenId,
-    ModelName,
+    ModelOrModule,
     Names,
     OtherVersions,
     PromptOptions,
@@ -31,6 +31,7 @@ from sinkscope.cli.options import (
     told_at_interrupt,
     whole_numbers,
 )
+from sinkscope.discovery import names_function
 from sinkscope.errors import UserError
 
 if TYPE_CHECKING:
@@ -41,6 +42,10 @@ Precision = Annotated[
     Literal["rounded", "float32"],
     typer.Option(help="rounded: large arrays lose bits that no rule could tell; float32: none does."),
 ]
+
+
+_OF_PASSES = ("--precision", "--norms", "--entropy", "--kernel")
+"""What may be recorded of a module of one's own."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -73,15 +78,17 @@ class RecordingOptions(OptionGroup):
         if any(among) and not steps:
             raise UserError("--map-layers and --map-heads choose among the maps of --map-steps; give --map-steps too")
 
-    def recording(self, model: Model) -> Recording:
-        """The settings for a model."""
+    def recording(self, model: Model | None = None) -> Recording:
+        """The settings for a model; without one maps can't be asked for."""
         from sinkscope.trace import Maps, Recording
 
         steps, *among = self._map_numbers()
-        layers, heads = (
-            given or tuple(range(every))
-            for given, every in zip(among, (model.shape.layers, model.shape.heads), strict=True)
-        )
+        maps = None
+        if steps:
+            assert model is not None
+            every = ([one.number for one in model.shape.each], range(model.shape.heads))
+            layers, heads = (given or tuple(there) for given, there in zip(among, every, strict=True))
+            maps = Maps(steps=steps, layers=layers, heads=heads)
         return Recording(
             precision=self.precision,
             by_group=None if self.by_group == "none" else self.by_group,
@@ -89,7 +96,7 @@ class RecordingOptions(OptionGroup):
             entropy=self.entropy,
             final=self.final,
             kinds=self.kinds,
-            maps=Maps(steps=steps, layers=layers, heads=heads) if steps else None,
+            maps=maps,
             kernel=self.kernel,
         )
 
@@ -99,7 +106,7 @@ class RecordingOptions(OptionGroup):
 
 
 def _trace(
-    model_name: ModelName,
+    model_name: ModelOrModule,
     decoding: DecodingOptions,
     masking: OneMasking,
     recorded: RecordingOptions,
@@ -118,6 +125,15 @@ def _trace(
     """Record received attention for every step, layer, head and token."""
     if resume and overwrite:
         raise UserError("give one of --resume and --overwrite, not both")
+    if names_function(model_name):
+        loading = {
+            "--resume": resume, "--other-versions": other_versions, "--dtype": dtype, "--device": device,
+            "--revision": revision, "--mask-token-id": mask_token_id is not None,
+            "--attention-block-length": attention_block_length,
+        }  # fmt: skip
+        _refuse_foreign([*given_options(decoding, masking, asked, recorded), *filter(loading.get, loading)])
+        _tell(_trace_module(model_name, recorded, out, overwrite=overwrite), as_json)
+        return
     given = asked.read()
     from sinkscope.trace import check_output, open_trace, record
 
@@ -147,6 +163,24 @@ def _trace(
         )  # fmt: skip
     caution_without_question(model, given)  # after all mistakes, which are one line
     _tell(trace, as_json)
+
+
+def _refuse_foreign(given: Sequence[str]) -> None:
+    """Raise `UserError` for an option that says nothing of a module of the user's own."""
+    foreign = [name for name in given if name not in _OF_PASSES]
+    if foreign:
+        raise UserError(
+            f"{foreign[0]} means nothing for a module of your own, whose function gives it with its inputs; leave it "
+            f"out (heeded are {', '.join(_OF_PASSES)}, --out, --overwrite)"
+        )
+
+
+def _trace_module(spec: str, recorded: RecordingOptions, out: Path, *, overwrite: bool) -> Trace:
+    """Record passes of a module of the user's own."""
+    from sinkscope.trace import check_output, open_module, record_passes
+
+    check_output(out, resume=False, overwrite=overwrite)  # before the user's code runs for nothing
+    return record_passes(open_module(spec), out=out, recording=recorded.recording(), overwrite=overwrite)
 
 
 def _tell(trace: Trace, as_json: bool) -> None:

@@ -86,7 +86,8 @@ class CompressedBlocks:
 
     rules: LayerRules
     seed: int
-    layer_count: int
+    heads: tuple[int, ...]
+    """Query heads of each layer."""
 
     def check(self, blocks: Sequence[BlockLengths]) -> None:
         """Raise `UserError` for a budget that is smaller than what is protected, and for a rule that can't fire."""
@@ -103,11 +104,11 @@ class CompressedBlocks:
     def layers(self, place: BlockPlace, seeds: Sequence[int]) -> Sequence[HeldLayer]:
         """Empty layers of a block's cache. seeds: one a row, for random choices."""
         own = row_seeds(self.seed, seeds)
-        rules = [replace(self.rules, layer=layer, block=place) for layer in range(self.layer_count)]
+        rules = [replace(self.rules, layer=layer, heads=heads, block=place) for layer, heads in enumerate(self.heads)]
         return [CompressedLayer(BlockHolding(one, own, place)) for one in rules]
 
     def _fewest(self, lengths: BlockLengths) -> int:
-        return min(self.rules.budget.kept(lengths.context, layer) for layer in range(self.layer_count))
+        return min(self.rules.budget.kept(lengths.context, layer) for layer in range(len(self.heads)))
 
 
 def row_seeds(own: int, seeds: Sequence[int] | None) -> list[int]:

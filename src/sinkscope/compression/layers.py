@@ -27,8 +27,9 @@ def never_attended() -> UserError:
     """What to say where keys went into a cache and never came to the attention function that would drop them."""
     return UserError(
         "this network's attention does not go through sinkscope's attention function with the keys that it caches, so "
-        "none can be dropped: it caches something else (latent attention, as in DeepSeek V3), or another function was "
-        "set after it was loaded; use another model, or set attention 'sinkscope' again"
+        "none can be dropped: it caches something else (latent attention, as in DeepSeek V3), another function was set "
+        "after it was loaded, or a loop of another library runs it compiled; use another model, set attention "
+        "'sinkscope' again, or run it in torch.compiler.set_stance('force_eager')"
     )
 
 
@@ -50,6 +51,7 @@ H = TypeVar("H", "GrowingHolding", "BlockHolding")
 class CompressedLayer(HeldLayer, Generic[H]):  # type: ignore[no-untyped-call]
     """One layer, as transformers sees it."""
 
+    drops = True
     is_croppable = False
     crop = _not_cropped
     lazy_initialization = _initialized

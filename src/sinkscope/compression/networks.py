@@ -51,7 +51,7 @@ class RotaryPositions:
         """Cosines and sines, (batch, position, rotated dim) each."""
         with torch.no_grad():
             cosine, sine = deepcopy(self.module)(like, positions.to(like.device))
-        return cosine.to(like.dtype), sine.to(like.dtype)
+        return cosine.to(like), sine.to(like)
 
 
 def rotation_of(model: Model) -> RotaryPositions:
@@ -73,6 +73,11 @@ def windows_of(model: Model) -> list[int | None]:
     """The window of each layer, None where it sees everything. Raises `UserError` for layers of other kinds."""
     kinds, settings = get_layer_types_and_kwargs(model.network.config.get_text_config(decoder=True))
     other = [kind for kind in kinds if kind not in _KINDS]
+    if "reuse" in (getattr(model.network.config.get_text_config(decoder=True), "kv_sharing_modes", None) or ()):
+        raise UserError(
+            f"{model.name} has layers that take their keys from others, so keys can't be dropped layer by layer; use a "
+            "model whose layers have keys of their own"
+        )
     if other:
         raise UserError(
             f"{model.name} has layers of the kind {other[0]}, from which keys can't be dropped; use a model with full "

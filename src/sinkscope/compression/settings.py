@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sinkscope.attention.function import NAME, observed
+from sinkscope.attention.spread import refuse_split_heads
 from sinkscope.compression.budgets import Budget, as_budget, read_budget
 from sinkscope.compression.cache import CompressedBlocks, CompressedCache, row_seeds
 from sinkscope.compression.contents import LayerRules, check_protected
@@ -100,7 +101,7 @@ class Compress:
                 f"when={self.when!r}"
             )
         check_model(self, model)
-        return CompressedBlocks(rules=_rules(self, model), seed=self.seed, layer_count=model.shape.layers)
+        return CompressedBlocks(rules=_rules(self, model), seed=self.seed, heads=_heads_of(model))
 
     @property
     def prefix(self) -> tuple[int, ...]:
@@ -154,6 +155,7 @@ def check_model(compress: Compress, model: Model) -> None:
     """Raise `UserError` for what can't be done to this model, whatever the prompts."""
     if model.network.config._attn_implementation != NAME:
         raise UserError(f"{model.name} was loaded with another attention function; load it with attention={NAME!r}")
+    refuse_split_heads(model.network, "keys can't be dropped so")
     compress.much.check(model.shape.layers)
     windows_of(model)
     if compress.how.needs_rotation:
@@ -172,12 +174,18 @@ def check_pruning(compress: Compress, model: Model, lengths: Sequence[int]) -> N
 def empty_cache(compress: Compress, model: Model, seeds: Sequence[int] | None = None) -> CompressedCache:
     """As `Compress.cache`, for a model that was checked, whether it is watched already or not."""
     rules, own = _rules(compress, model), row_seeds(compress.seed, seeds)
-    holdings = [GrowingHolding(replace(rules, layer=n), own, window) for n, window in enumerate(windows_of(model))]
+    layers = enumerate(zip(_heads_of(model), windows_of(model), strict=True))
+    holdings = [GrowingHolding(replace(rules, layer=n, heads=heads), own, window) for n, (heads, window) in layers]
     return CompressedCache([CompressedLayer(one) for one in holdings])
 
 
+def _heads_of(model: Model) -> tuple[int, ...]:
+    """Query heads of each layer."""
+    return tuple(one.heads for one in model.shape.each)
+
+
 def _rules(compress: Compress, model: Model) -> LayerRules:
-    """Of the first layer; the others differ by their number alone."""
+    """Of the first layer; the others differ by their number and heads alone."""
     return LayerRules(
         scorer=compress.how,
         budget=compress.much,

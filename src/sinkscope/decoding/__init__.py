@@ -5,9 +5,10 @@
 
 from sinkscope.decoding.canvas import Prompts, encode_prompts
 from sinkscope.decoding.choice import CONFIDENCE, SCHEDULES
-from sinkscope.decoding.generation import Generation, Run, decode, default_settings, denoise, generate
+from sinkscope.decoding.generation import Generation, decode, denoise, generate
 from sinkscope.decoding.protocols import Step
-from sinkscope.decoding.settings import CACHES, Decoding, Denoising, Settings
+from sinkscope.decoding.running import Run, default_settings
+from sinkscope.decoding.settings import CACHES, Decoding, Denoising, Renoising, Settings
 
 __all__ = [
     "CACHES",
@@ -17,6 +18,7 @@ __all__ = [
     "Denoising",
     "Generation",
     "Prompts",
+    "Renoising",
     "Run",
     "Settings",
     "Step",

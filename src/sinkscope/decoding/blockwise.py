@@ -71,7 +71,7 @@ def new_tokens(model: Model, settings: Denoising, prompts: Iterable[int]) -> int
     """Columns after prompts of these lengths: a block that is counted from the text's first token is generated
     whole."""
     blocks, longest = model.family.blocks, max(prompts)
-    if blocks is None or blocks.from_prompt:
+    if blocks is None or blocks.from_prompt or settings.gen_length == 0:
         return settings.gen_length
     return -(-(longest + settings.gen_length) // blocks.length) * blocks.length - longest
 
@@ -90,22 +90,23 @@ class Visible:
         self._additive = model.network.config._attn_implementation == "eager"
         self._dtype = model.dtype
 
-    def mask(self, fed: tuple[int, int], *, finished: bool) -> torch.Tensor:
-        """Which columns the queries fed see, (batch, 1, query, column up to the last one fed): boolean, as SDPA wants
-        it, or for the library's eager attention 0 and the dtype's minimum.
+    def mask(self, fed: tuple[int, int], until: int | None = None, *, finished: bool) -> torch.Tensor:
+        """Which of the columns up to `until` the queries fed see, (batch, 1, query, column): boolean, as SDPA wants it,
+        or for the library's eager attention 0 and the dtype's minimum. until: by default the last one fed.
 
         finished: the queries belong to finished blocks. Padding sees all real columns: its row means nothing, and a row
         without any key would be no number.
         """
         start, stop = fed
-        query, key = self._block_of[:, start:stop, None], self._block_of[:, None, :stop]
+        until = stop if until is None else until
+        query, key = self._block_of[:, start:stop, None], self._block_of[:, None, :until]
         seen = key <= query
         if self._causal_context:
-            places = self._places[:, :stop]
-            before = places[:, None, :] <= places[:, start:stop, None]
-            causal = places[:, start:stop] < (stop if finished else self._prompt)
+            query_place, places = self._places[:, start:stop], self._places[:, :until]
+            before = places[:, None, :] <= query_place[..., None]
+            causal = query_place < (stop if finished else self._prompt)
             seen = torch.where(causal.unsqueeze(-1), before, seen)
-        real = self._real[:, :stop]
+        real = self._real[:, :until]
         seen = (seen | ~real[:, start:stop, None]) & real[:, None, :]
         seen = seen.unsqueeze(1)
         if not self._additive:

@@ -8,10 +8,11 @@ computed, and overwrites its own).
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from transformers import Cache
-from transformers.cache_utils import CacheLayerMixin
+from transformers import Cache, DynamicCache, PreTrainedConfig
+from transformers.cache_utils import CacheLayerMixin, DynamicLayer
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -42,6 +43,8 @@ class BlockPlace:
 class HeldLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     """A layer of a block cache."""
 
+    drops = False
+    """Whether it drops keys, which attention must be told of."""
     is_sliding = False
     is_compileable = False
 
@@ -105,6 +108,57 @@ class BlockLayer(HeldLayer):
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Number of keys in the next pass, and the first one's position."""
         return (self._place.width if self._held else query_length), 0
+
+
+class WrittenCache(DynamicCache):
+    """Keys of finished blocks, which are written once, and those of the current block while it is filled.
+
+    parts: whether a pass may feed a part of the block alone, and find the keys of the rest as an earlier pass left them
+    (Fast-dLLM v2's block cache); they are then stale.
+    """
+
+    def __init__(self, config: PreTrainedConfig, *, parts: bool) -> None:
+        super().__init__(config=config)
+        if parts:
+            self.layers = [_PartLayer() for _ in self.layers]  # type: ignore[no-untyped-call]
+
+    def feed(self, part: tuple[int, int] | None) -> None:
+        """The next pass feeds these columns, whose keys are overwritten; None: it feeds what is not there yet."""
+        for layer in self.layers:
+            if isinstance(layer, _PartLayer):
+                layer.part = part
+
+    def forget(self, columns: int) -> None:
+        """Let go of the keys of the last columns, which are not finished."""
+        self.feed(None)
+        self.crop(-columns)
+
+    @property
+    def columns(self) -> int | None:
+        """Columns there in a pass that feeds a part; None in all others."""
+        layer = self.layers[0]
+        return layer.keys.shape[2] if isinstance(layer, _PartLayer) and layer.part is not None else None
+
+
+class _PartLayer(DynamicLayer):  # type: ignore[no-untyped-call]
+    part: tuple[int, int] | None = None
+    keys: torch.Tensor
+    values: torch.Tensor
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.part is None:
+            return super().update(key_states, value_states, *args, **kwargs)
+        self.keys[:, :, slice(*self.part)] = key_states
+        self.values[:, :, slice(*self.part)] = value_states
+        return self.keys, self.values
+
+    def get_seq_length(self) -> int:
+        return super().get_seq_length() if self.part is None else self.part[0]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return super().get_mask_sizes(query_length) if self.part is None else (self.keys.shape[2], 0)
 
 
 class BlockCache(Cache):

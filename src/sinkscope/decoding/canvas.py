@@ -112,6 +112,11 @@ def mask_token(model: Model, unfit: str) -> int:
     autoregressive."""
     if not model.family.bidirectional:
         raise UserError(f"{model.name} ({model.family.name}) {unfit}")
+    if model.family.renoises:
+        raise UserError(
+            f"{model.name} ({model.family.name}) has no mask token, its noise is random tokens: it can generate and be "
+            "traced and masked, what fills masks can't be done with it"
+        )
     if model.family.mask_token_id is None:
         raise UserError(f"no mask token is known for {model.name}; add a tokenizer to its folder that names one")
     return model.family.mask_token_id

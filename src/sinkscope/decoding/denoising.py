@@ -21,11 +21,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
-from transformers import Cache, DynamicCache
+from transformers import Cache
 
 from sinkscope.attention import NOT_COUNTED
 from sinkscope.decoding.blockwise import Lines
-from sinkscope.decoding.caches import BlockCache, BlockPlace
+from sinkscope.decoding.caches import BlockCache, BlockPlace, WrittenCache
 from sinkscope.decoding.canvas import Canvas, doubled
 from sinkscope.decoding.choice import CONFIDENCE, SCHEDULES, Block, Candidates, CommitRule, Predictions
 from sinkscope.decoding.filling import Filling
@@ -48,6 +48,19 @@ def denoise_canvas(
     return _Denoising(model, canvas, settings, seeds, intervention, dropping).steps()
 
 
+def _least_passes(settings: Denoising, lines: Lines) -> int | None:
+    """The fewest passes of a block that ends when nothing is left: with a threshold or a cache, and in all block-causal
+    models. None where it ends with its schedule.
+
+    A block cache has a full pass and one over the cache at least.
+    """
+    if lines.grows:
+        return 0
+    if settings.cache is not None:
+        return 2
+    return None if settings.threshold is None else 1
+
+
 class _Denoising:
     """One generation: the canvas as it is now, and what is fixed about it."""
 
@@ -65,7 +78,9 @@ class _Denoising:
         self._lines = Lines.of(model, canvas.prompt_length, canvas.tokens.shape[1], settings)
         self._filling = Filling(model, canvas, settings, self._lines)
         self._schedule = SCHEDULES[settings.schedule]
-        self._kept = DynamicCache(config=model.network.config) if settings.cache == "blocks" else None
+        self._parts = settings.cache == "dual" and model.family.blocks is not None
+        writes = settings.cache == "blocks" or self._parts
+        self._kept = WrittenCache(model.network.config, parts=self._parts) if writes else None
         guided = settings.cfg_scale > 0
         self._fed_canvas, self._fed_seeds = (doubled(canvas), [*seeds, *seeds]) if guided else (canvas, seeds)
         self._forward = forward_for(model, self._fed_canvas, intervention, self._fed_seeds)
@@ -73,11 +88,15 @@ class _Denoising:
         self._dropping = dropping
         padding = (~canvas.real).sum(-1).tolist()
         self._rule = CommitRule(self._schedule, settings.threshold, padding, self._lines.width)
+        self._least = _least_passes(settings, self._lines)
         self._index = 0
 
     @torch.no_grad()
     def steps(self) -> Iterator[Step]:
         """All steps, block after block."""
+        if self._settings.reads:
+            yield self._read_whole()
+            return
         for number in range(self._lines.count):
             block = self._begin(number)
             if self._kept is not None and block.bounds[0] > 0:
@@ -114,19 +133,6 @@ class _Denoising:
         place = BlockPlace(kind=kind, start=start, stop=stop, real=real, prompt_length=canvas.prompt_length)
         return BlockCache(place, block_layers(self._dropping, self._model, place, self._fed_seeds))
 
-    @property
-    def _least(self) -> int | None:
-        """The fewest passes of a block that ends when nothing is left: with a threshold or a cache, and in all
-        block-causal models. None where it ends with its schedule.
-
-        A block cache has a full pass and one over the cache at least.
-        """
-        if self._lines.grows:
-            return 0
-        if self._settings.cache is not None:
-            return 2
-        return None if self._settings.threshold is None else 1
-
     def _ended(self, block: Block) -> bool:
         """As in the references."""
         least = self._least
@@ -141,13 +147,24 @@ class _Denoising:
             return torch.tensor([block.step < passes for passes in block.passes], device=open_now.device)
         return open_now.any(-1) | (block.step < least)
 
-    def _read(self, block: Block, kept: DynamicCache) -> Step:
+    def _read(self, block: Block, kept: WrittenCache) -> Step:
         """The pass over what was finished since the last block, which writes its keys."""
         blocks = self._model.family.blocks
         seeds = blocks is not None and blocks.seeded
         first = self._filling.open(block.number) & self._filling.at(block.bounds[0]) & seeds
         fed = (kept.get_seq_length(), block.bounds[0])
         return self._pass(block, fed, first, self._filling.going, all_of_them=True, finished=True)
+
+    def _read_whole(self) -> Step:
+        """The one pass over a finished text."""
+        width, rows = self._lines.width, len(self._filling.tokens)
+        nothing = torch.zeros_like(self._filling.generated)
+        none = [0] * rows
+        block = Block(
+            number=0, bounds=(0, width), fed=(0, width), steps=none, passes=none, masks=none, held_back=none, cache=None
+        )
+        going = self._filling.going
+        return self._pass(block, block.fed, nothing, going, all_of_them=True, finished=True)
 
     def _advance(self, block: Block) -> Step:
         """One denoising pass and its commits."""
@@ -159,13 +176,24 @@ class _Denoising:
         first = open_now & self._filling.at(block.bounds[0])
         only_first = before and block.step == 0 and (not self._lines.grows or bool(first.any()))
         open_now = first if only_first else self._filling.in_first_part(open_now)
-        step = self._pass(block, block.fed, open_now, takes_part, all_of_them=only_first)
-        if self._kept is not None:
-            self._kept.crop(block.fed[0] - block.fed[1])
+        fed = self._fed(block, open_now)
+        step = self._pass(block, fed, open_now, takes_part, all_of_them=only_first)
+        if self._kept is not None and (not self._parts or self._ended(block)):
+            self._kept.forget(block.fed[1] - block.fed[0])
         block.step += 1
         if isinstance(block.cache, BlockCache) and block.step == 1:
             block.fed = block.cache.hold()
         return step
+
+    def _fed(self, block: Block, open_now: torch.Tensor) -> tuple[int, int]:
+        """The columns that the next denoising pass feeds: all of the block, or with a cache of it a part that has
+        begun."""
+        part = self._filling.begun_part(block.number, open_now) if self._parts and block.step > 0 else None
+        if self._parts and self._kept is not None:
+            if part is None and block.step > 0:
+                self._kept.forget(block.fed[1] - block.fed[0])
+            self._kept.feed(part)
+        return block.fed if part is None else part
 
     def _pass(
         self,
@@ -182,7 +210,7 @@ class _Denoising:
         finished: what is fed is finished, see `Forward`.
         """
         filling = self._filling
-        seen = filling.tokens[:, : self._lines.there(fed[1])].clone()
+        seen = filling.tokens[:, : self._lines.there(fed[1] if finished else block.bounds[1])].clone()
         groups = filling.groups(block.number)[:, fed[0] : fed[1]]
         groups = groups.masked_fill(~takes_part.unsqueeze(-1), NOT_COUNTED)  # alone it would not ask
         predictions = self._predictor.predict(filling, seen, open_now, fed, groups, block.cache, finished)
@@ -229,7 +257,8 @@ class _Predictor:
         self._noise = noise
         self._real = canvas.real
         # A shifted block's first column is predicted by the pass that writes what lies before it.
-        self._carries = settings.cache == "blocks" and model.family.logit_shift
+        writes = settings.cache == "blocks" or (model.family.blocks is not None and settings.cache == "dual")
+        self._carries = writes and model.family.logit_shift
         self._carried: torch.Tensor | None = None  # (batch, 1, token)
         self._sampler = Sampler(
             temperature=settings.temperature,

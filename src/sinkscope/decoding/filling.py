@@ -29,6 +29,7 @@ class Filling:
         self._real = canvas.real
         self._columns = torch.arange(lines.width, device=device)
         # Masks inside the prompt belong to the first block.
+        self._first = lines.first
         from_first = (self._columns - lines.first).clamp(min=0)
         self._block_of = (from_first // lines.length).expand_as(canvas.tokens)
         self._part_of = None if settings.sub_block_length is None else from_first // settings.sub_block_length
@@ -47,6 +48,16 @@ class Filling:
         part = self._part_of.expand_as(open_now)
         first = part.masked_fill(~open_now, open_now.shape[1]).amin(-1, keepdim=True)
         return open_now & (part == first)
+
+    def begun_part(self, block: int, open_now: torch.Tensor) -> tuple[int, int] | None:
+        """Columns of the part of the block that these open positions of one row, (1, position), are of; None where its
+        first column is masked."""
+        if self._part_of is None or not bool(open_now.any()):
+            return None
+        here = (self._part_of == self._part_of[open_now[0]][0]) & (self._block_of[0] == block)
+        columns = (here & (self._columns >= self._first)).nonzero().flatten()
+        first, last = int(columns[0]), int(columns[-1])
+        return None if int(self.tokens[0, first]) == self.mask_id else (first, last + 1)
 
     def at(self, column: int) -> torch.Tensor:
         """(position,) boolean: this column alone."""

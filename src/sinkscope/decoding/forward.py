@@ -5,15 +5,19 @@ Every pass of the loops, the measures and the harness goes through here, and sto
 
 import inspect
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import Cache
 
 from sinkscope.attention import NOT_COUNTED, label_queries
-from sinkscope.attention.cutting import cutting
-from sinkscope.attention.watching import first_not_finite, not_finite, refuse_split_heads
+from sinkscope.attention.cutting import cutting, uncompiled
+from sinkscope.attention.spread import SpreadCutter, split_heads
+from sinkscope.attention.watching import first_not_finite, not_finite
 from sinkscope.decoding.blockwise import Visible
+from sinkscope.decoding.caches import HeldLayer, WrittenCache
 from sinkscope.decoding.canvas import Canvas, doubled
 from sinkscope.decoding.coupling import Rotations
 from sinkscope.decoding.protocols import Intervention, MaskingStats, PassContext, active
@@ -31,8 +35,21 @@ class Forward:
     removed: MaskingStats | None = None
     """What an intervention took away in the latest pass, for each row; None where nobody intervenes."""
 
-    def __init__(self, model: Model, canvas: Canvas) -> None:
-        self._network = model.network
+    def __init__(
+        self, model: Model, canvas: Canvas, intervention: Intervention | None = None, seeds: Sequence[int] = ()
+    ) -> None:
+        """intervention: what is cut meanwhile. Where it asks for a clean copy of every row, copies are further rows of
+        the batch: they share the tokens and have keys and values of their own in any cache. seeds: one a row, for
+        random choices."""
+        masking = active(intervention)
+        self._rows = len(canvas.tokens)
+        self._copies = self._rows if masking is not None and masking.clean_copy else 0
+        canvas = doubled(canvas) if self._copies else canvas
+        self._intervening = None
+        if masking is not None:
+            self._intervening = masking.start(model, canvas, seeds, self._copies)
+            self._cutter = SpreadCutter(self._intervening, split_heads(model.network), canvas.tokens.device)
+        self._network: Any = model.network
         self._shift = model.family.logit_shift
         # The column of each row's first token, which has no row of logits before it, be that padding or none.
         self._first = canvas.real.long().argmax(-1, keepdim=True)  # (batch, 1)
@@ -41,6 +58,7 @@ class Forward:
         self._rotations = Rotations(model.network)
         accepted = inspect.signature(model.network.forward).parameters
         self._keeps = "logits_to_keep" in accepted
+        self._spread = len({weight.device for weight in model.network.parameters()}) > 1
         self._caches = "use_cache" in accepted
         self._mask = canvas.real.long() if canvas.padded else None
         offset = model.family.position_offset
@@ -62,6 +80,25 @@ class Forward:
         predicted by row i - 1; the first token of a text by its own row, and so is the first column fed. finished: the
         columns fed are blocks that are finished, and row i - 1 predicts column i, whatever the family.
         """
+        if self._intervening is None:
+            return self._pass(tokens, fed, wanted, groups, cache, finished)
+        if self._copies:
+            tokens, groups = tokens.repeat(2, 1), groups.repeat(2, 1)
+        self._intervening.begin(PassContext(tokens=tokens, fed=fed, groups=groups))
+        with cutting(self._cutter):
+            logits = self._pass(tokens, fed, wanted, groups, cache, finished)
+        self.removed = self._intervening.finish()
+        return logits[: self._rows]
+
+    def _pass(
+        self,
+        tokens: torch.Tensor,
+        fed: tuple[int, int],
+        wanted: tuple[int, int],
+        groups: torch.Tensor,
+        cache: Cache | None,
+        finished: bool,
+    ) -> torch.Tensor:
         start, stop = fed
         shift = self._shift or finished
         columns = torch.arange(wanted[0] - start, wanted[1] - start, device=tokens.device)
@@ -73,8 +110,10 @@ class Forward:
         if cache is not None:
             kwargs["cache"] = cache
         if self._keeps:
-            kwargs["logits_to_keep"] = rows
-        with label_queries(groups), self._rotations.fresh():
+            # A tensor would go to the device of the embeddings, and choose from rows on that of the output.
+            kwargs["logits_to_keep"] = rows.tolist() if self._spread else rows
+        drops = cache is not None and any(isinstance(one, HeldLayer) and one.drops for one in cache.layers)
+        with label_queries(groups), self._rotations.fresh(), uncompiled() if drops else nullcontext():
             logits: torch.Tensor = self._network(input_ids=tokens[:, start:stop], **kwargs).logits
         logits = logits if self._keeps else logits[:, rows]
         self._check(logits, groups[:, rows], tokens[:, :stop])
@@ -88,7 +127,8 @@ class Forward:
         told: dict[str, Any] = {}
         if self._seen is not None:
             # With a block cache as many columns are there as are fed and before; what it drops, it takes from the mask.
-            told["attention_mask"] = self._seen.mask((start, stop), finished=finished)
+            until = cache.columns if isinstance(cache, WrittenCache) else None
+            told["attention_mask"] = self._seen.mask((start, stop), until, finished=finished)
         elif self._mask is not None:
             told["attention_mask"] = self._mask if cache is not None else self._mask[:, :stop]
         if self._positions is not None:
@@ -105,45 +145,100 @@ class Forward:
         highest = logits.amax(-1)  # NaN where there is any
         if bool(highest.isfinite().all()) or bool((highest.isfinite() | (groups == NOT_COUNTED)).all()):
             return
-        told = self._told(0, tokens.shape[1], None, False)
         with self._rotations.fresh():
-            where = first_not_finite(self._network, lambda: self._network(input_ids=tokens, **told))
+            where = first_not_finite(self._network, lambda: self._again(tokens))
         raise not_finite(self._network, "the logits" if where is None else where)
 
+    def _again(self, tokens: torch.Tensor) -> None:
+        """Feed all of these tokens once more."""
+        self._network(input_ids=tokens, **self._told(0, tokens.shape[1], None, False))
 
-class IntervenedForward(Forward):
-    """The same under an intervention, with a clean copy of every row beside it where the intervention asks for one.
 
-    The copies are further rows of the batch: they share the tokens and have keys and values of their own in any cache.
-    seeds: one a row, for random choices.
+class StackedForward(Forward):
+    """Calls of a network of two stacks (DiffusionGemma): the encoder for what is finished, the decoder for a canvas.
+
+    The encoder has no head: its last hidden states stand where the decoder's logits do.
     """
 
-    def __init__(self, model: Model, canvas: Canvas, intervention: Intervention, seeds: Sequence[int]) -> None:
-        refuse_split_heads(model.network)
-        self._rows = len(canvas.tokens)
-        self._copies = self._rows if intervention.clean_copy else 0
-        both = doubled(canvas) if self._copies else canvas
-        super().__init__(model, both)
-        self._intervening = intervention.start(model, both, seeds, self._copies)
+    told: torch.Tensor | None = None
+    """Logits (batch, canvas, token) that the decoder is told, those of its pass before; None in a canvas' first."""
+    strength: torch.Tensor | None = None
+    """Norm of what it made of them over that of the token's embedding, (batch, canvas), in the latest pass."""
 
-    def __call__(
+    def __init__(
+        self, model: Model, canvas: Canvas, intervention: Intervention | None = None, seeds: Sequence[int] = ()
+    ) -> None:
+        super().__init__(model, canvas, intervention, seeds)
+        self._places = canvas.positions().repeat(2, 1) if self._copies else canvas.positions()
+
+    @property
+    def told_dtype(self) -> torch.dtype:
+        """In which precision the decoder is told logits."""
+        dtype: torch.dtype = self._network.get_input_embeddings().weight.dtype
+        return dtype
+
+    def _pass(
         self,
         tokens: torch.Tensor,
         fed: tuple[int, int],
         wanted: tuple[int, int],
         groups: torch.Tensor,
-        cache: Cache | None = None,
-        *,
-        finished: bool = False,
+        cache: Cache | None,
+        finished: bool,
     ) -> torch.Tensor:
-        """As `Forward`; logits of the rows that the intervention is about."""
-        if self._copies:
-            tokens, groups = tokens.repeat(2, 1), groups.repeat(2, 1)
-        self._intervening.begin(PassContext(tokens=tokens, fed=fed, groups=groups))
-        with cutting(self._intervening):
-            logits = super().__call__(tokens, fed, wanted, groups, cache, finished=finished)
-        self.removed = self._intervening.finish()
-        return logits[: self._rows]
+        """As `Forward`; without a cache, too, it is the encoder that is called."""
+        start, stop = fed
+        with label_queries(groups):
+            logits = (
+                self._encoded(tokens, fed, cache) if finished or cache is None else self._decoded(tokens, fed, cache)
+            )
+        columns = slice(wanted[0] - start, wanted[1] - start)
+        self._check(logits[:, columns], groups[:, columns], tokens[:, :stop])
+        return logits[:, columns]
+
+    def _encoded(self, tokens: torch.Tensor, fed: tuple[int, int], cache: Cache | None) -> torch.Tensor:
+        hidden: torch.Tensor = self._network.model.encoder(
+            input_ids=tokens[:, slice(*fed)],
+            attention_mask=None if self._mask is None else self._mask[:, : fed[1]],
+            position_ids=self._places[:, slice(*fed)],
+            cache=cache,
+        ).last_hidden_state
+        return hidden
+
+    def _decoded(self, tokens: torch.Tensor, fed: tuple[int, int], cache: Cache) -> torch.Tensor:
+        told = self.told
+        if told is not None and len(told) < len(tokens):
+            told = told.repeat(2, 1, 1)  # a clean copy is told what its row is
+        conditioning = self._network.model.decoder.self_conditioning
+        norms: list[torch.Tensor] = []
+
+        def measure(_: nn.Module, given: tuple[torch.Tensor, ...]) -> None:
+            norms.append(torch.linalg.vector_norm(given[0].float(), dim=-1))
+
+        def measure_signal(_: nn.Module, __: object, signal: torch.Tensor) -> None:
+            norms.append(torch.linalg.vector_norm(signal.float(), dim=-1))
+
+        hooks = [
+            conditioning.register_forward_pre_hook(measure),
+            conditioning.down_proj.register_forward_hook(measure_signal),
+        ]
+        try:
+            logits: torch.Tensor = self._network(
+                decoder_input_ids=tokens[:, slice(*fed)],
+                self_conditioning_logits=told,
+                decoder_attention_mask=None if self._mask is None else self._mask[:, : fed[1]].bool(),
+                decoder_position_ids=self._places[:, slice(*fed)],
+                cache=cache,
+            ).logits
+        finally:
+            for hook in hooks:
+                hook.remove()
+        embedded, signal = norms
+        self.strength = (signal / embedded)[: self._rows]
+        return logits
+
+    def _again(self, tokens: torch.Tensor) -> None:
+        self._encoded(tokens, (0, tokens.shape[1]), None)
 
 
 def guided(both: torch.Tensor, scale: float) -> torch.Tensor:
@@ -159,5 +254,5 @@ def guided(both: torch.Tensor, scale: float) -> torch.Tensor:
 
 def forward_for(model: Model, canvas: Canvas, intervention: Intervention | None, seeds: Sequence[int]) -> Forward:
     """The way to call the network on this canvas."""
-    masking = active(intervention)
-    return Forward(model, canvas) if masking is None else IntervenedForward(model, canvas, masking, seeds)
+    kind = StackedForward if model.family.renoises else Forward
+    return kind(model, canvas, intervention, seeds)

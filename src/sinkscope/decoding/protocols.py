@@ -167,6 +167,18 @@ def warn_if_nothing(removed: MaskingStats | None) -> None:
         warnings.warn(message, NothingMaskedWarning, stacklevel=3)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Noise:
+    """What a pass of a renoising model did to its canvas, (batch, position) each; nothing elsewhere and in the pass of
+    the encoder."""
+
+    encoder: bool  # whether the pass was the encoder's: causal, over what is finished
+    kept: torch.Tensor  # boolean: keeps the token that was drawn; the others of the canvas get random ones
+    predicted: torch.Tensor  # the likeliest token, which is written if the canvas ends here; -1 elsewhere
+    entropy: torch.Tensor  # of the prediction at the step's temperature, in nats; NaN elsewhere
+    self_conditioning: torch.Tensor  # norm of the last prediction's part of the input over the token's; NaN elsewhere
+
+
 @dataclass(frozen=True, kw_only=True)
 class Step:
     """One forward pass and what was committed after it.
@@ -186,6 +198,7 @@ class Step:
     groups: torch.Tensor  # (batch, query) index into `attention.GROUPS`; -1: padding, or a row that takes no part
     takes_part: torch.Tensor  # (batch,) boolean: rows that would make this pass alone too; the others are done
     removed: MaskingStats | None = None  # what an intervention took from each row in this pass; None without one
+    noise: Noise | None = None  # of a renoising model; None of all others
 
     def add_to(self, removed: MaskingStats | None) -> MaskingStats | None:
         """What was removed before and now, of rows that take part; None where nobody intervenes."""

@@ -1,5 +1,5 @@
-"""How to generate: the two settings objects. The object is its configuration; the command line only builds such
-objects.
+"""How to generate: the settings objects, one for each kind of model. The object is its configuration; the command line
+only builds such objects.
 
 Checks that need nothing but the settings happen when the object is made; those that need the model or the prompts
 happen before the first forward pass (`decoding.canvas`).
@@ -8,6 +8,7 @@ happen before the first forward pass (`decoding.canvas`).
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
+from types import MappingProxyType
 
 from sinkscope.decoding.choice import CONFIDENCE, SCHEDULES
 from sinkscope.errors import UserError
@@ -23,7 +24,8 @@ MOST_GUIDANCE = 1e4
 class Denoising:
     """Decoding of a masked diffusion model, or of any masked language model.
 
-    gen_length: masks appended to the prompt; 0 fills the masks that the prompt holds.
+    gen_length: masks appended to the prompt; 0 fills the masks that the prompt holds, or with steps=0 reads a finished
+        text in one pass, which commits nothing: the same text can so be watched under several masks.
     block_length: blocks are finished from left to right; None takes the model's own, which is the whole generation
         where the model sees all of it. Block-causal models have no other.
     steps: denoising steps, divided evenly over the blocks; None takes as many as there are masks, with "blocks" one
@@ -37,7 +39,8 @@ class Denoising:
         commits fewer than its share, and the confidence must lie above the threshold.
     cache: None, "prefix" (keys and values before the block are kept, made anew with each block) or "dual" (those after
         it too) (Fast-dLLM); of block-causal models "prefix" or "blocks" (those of a finished block are made once and
-        kept), and both are exact.
+        kept), and both are exact; with `sub_block_length` also "dual", which feeds the part of a block that has begun
+        and leaves the rest of the block stale (Fast-dLLM v2's block cache).
     sub_block_length: with a threshold, parts of a block that are filled one after the other (Fast-dLLM v2).
     stop: of block-causal models; None fills all blocks, "block" ends a text with the block that holds its end,
         "at-once" as soon as no mask stands before its end.
@@ -86,7 +89,7 @@ class Denoising:
             _at_least("block_length", self.block_length, 1)
             _divides("gen_length", self.gen_length, "block_length", self.block_length)
         if self.steps is not None:
-            _at_least("steps", self.steps, 1)
+            _at_least("steps", self.steps, 0 if self.gen_length == 0 else 1)
             _divides("steps", self.steps, "the number of blocks", self.blocks)
         if self.threshold is not None:
             _in_range("threshold", self.threshold, 0.0, 1.0)
@@ -105,6 +108,11 @@ class Denoising:
         return self.gen_length // self.block_length
 
     @property
+    def reads(self) -> bool:
+        """Whether a finished text is read, and nothing is generated."""
+        return self.gen_length == 0 and self.steps == 0
+
+    @property
     def new_tokens(self) -> int:
         """Tokens that are generated after a prompt."""
         return self.gen_length
@@ -115,6 +123,8 @@ class Denoising:
         A pass follows the schedule's steps or commits something in each row that has masks left; a cached block makes
         at least two passes.
         """
+        if self.reads:
+            return 1
         least = 1 if self.cache is None else 2
         appended = self.blocks * max(least, self.gen_length // self.blocks) if self.gen_length else 0
         return max(appended + masks, self.steps or 0)
@@ -150,7 +160,55 @@ class Decoding:
         return self.max_new_tokens
 
 
-Settings = Denoising | Decoding
+@dataclass(frozen=True, kw_only=True)
+class Renoising:
+    """Decoding of a diffusion model whose noise is random tokens, not masks (DiffusionGemma); names as in transformers.
+
+    A canvas begins as random tokens. In each step every position draws a token; those that are surest keep theirs, all
+    others get new random ones. What is written in the end is the likeliest token of the last step.
+
+    gen_length: tokens after the prompt, rounded up to whole canvases. steps: the most of a canvas
+    (`max_denoising_steps`).
+    entropy_bound: positions keep what they drew, the least entropy first, while the entropies of those before them add
+        up to no more than this many nats (arXiv 2505.24857).
+    t_max, t_min: temperature of the logits, from near `t_max` in the first step falling linearly to `t_min`.
+    stability_threshold, confidence_threshold: a canvas ends early when its likeliest tokens are those of so many steps
+        before, and the mean entropy lies below so many nats; with None for either all steps are made.
+    seed: as in `Denoising`; noise of a prompt that is run alone is transformers' own.
+    """
+
+    gen_length: int = 256
+    steps: int = 48
+    entropy_bound: float = 0.1
+    t_max: float = 0.8
+    t_min: float = 0.4
+    stability_threshold: int | None = 1
+    confidence_threshold: float | None = 0.005
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _at_least("gen_length", self.gen_length, 1)
+        _at_least("steps", self.steps, 1)
+        for name in ("entropy_bound", "t_max", "t_min", "confidence_threshold"):
+            value = vars(self)[name]
+            if value is not None and not 0 < _number(name, value) < float("inf"):
+                raise UserError(f"{name} must be a number above 0, got {value}")
+        if not LEAST_TEMPERATURE <= self.t_min < self.t_max:
+            raise UserError(
+                f"t_min must be at least {LEAST_TEMPERATURE} and below t_max ({self.t_max}), got {self.t_min}"
+            )
+        if self.stability_threshold is not None:
+            _at_least("stability_threshold", self.stability_threshold, 0)
+
+    @property
+    def new_tokens(self) -> int:
+        """Tokens that are asked for after a prompt."""
+        return self.gen_length
+
+
+Settings = Denoising | Renoising | Decoding
+KINDS = MappingProxyType({Denoising: "a mask-filling", Renoising: "a renoising", Decoding: "an autoregressive"})
+"""What a message calls the models that take them, before the word model."""
 
 
 def _check_sampling(temperature: float, top_p: float | None, top_k: int | None) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from sinkscope.decoding import Decoding, Denoising, default_settings, encode_prompts
+from sinkscope.decoding import Decoding, Denoising, Renoising, default_settings, encode_prompts
 from sinkscope.decoding.generation import warn_beyond_training
 from sinkscope.decoding.protocols import Compression, MaskingStats, added, prefix_of
 from sinkscope.decoding.settings import Settings
@@ -240,16 +240,12 @@ def task_settings(model: Model, task: Task) -> Settings:
     own = default_settings(model)
     if isinstance(own, Decoding):
         return Decoding(max_new_tokens=task.gen_length)
+    if isinstance(own, Renoising):
+        return replace(own, gen_length=task.gen_length)
     block = _BLOCK if task.gen_length % _BLOCK == 0 else task.gen_length
-    return Denoising(
-        gen_length=task.gen_length,
-        block_length=None if own.block_length is None else block,
-        steps=None,
-        schedule=own.schedule,
-        confidence=own.confidence,
-        cache=own.cache,
-        stop=own.stop,
-    )
+    kept: dict[str, Any] = {name: getattr(own, name) for name in ("schedule", "confidence", "cache", "stop")}
+    blocks = None if own.block_length is None else block
+    return Denoising(gen_length=task.gen_length, block_length=blocks, steps=None, **kept)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -380,7 +376,7 @@ def _check_asked(model: Model, task: Task) -> None:
 
 def _decoding(model: Model, task: Task, options: MeasureOptions) -> Settings:
     own, blocks = task_settings(model, task), options.blocks
-    if isinstance(own, Decoding) or not options.cached:
+    if not isinstance(own, Denoising) or not options.cached:
         return own
     return replace(own, cache=blocks.cache, block_length=own.block_length if blocks.length is None else blocks.length)
 

@@ -159,7 +159,7 @@ class ChainWriting(KeysMeasure):
             written = how.answers(asked)
             removed = added(removed, written.removed)
             tokens = torch.cat([torch.tensor([one.asked for one in asked]), written.generated.cpu()], 1)
-            found[batch] = self.chains.log_likelihood(tokens)[:, PROMPT:].sum(1).numpy()
+            found[batch] = self.chains.log_likelihood(tokens)[:, PROMPT : PROMPT + WRITTEN].sum(1).numpy()
             done += len(batch)
             observer(done)
         return Outcome(found, np.full(self.n, float(WRITTEN)), exact=False), removed
@@ -191,6 +191,10 @@ def writing_settings(model: Model) -> Settings:
     """One symbol a step at temperature 1; a diffusion model fills its places in a random order, as a bound counts."""
     if isinstance(default_settings(model), Decoding):
         return Decoding(max_new_tokens=WRITTEN, temperature=1.0)
+    if model.family.blocks is not None:  # the last block may be written beyond what is asked
+        return Denoising(
+            gen_length=WRITTEN, block_length=None, steps=None, confidence="random", temperature=1.0, cache="blocks"
+        )
     return Denoising(gen_length=WRITTEN, block_length=WRITTEN, steps=None, confidence="random", temperature=1.0)
 
 

@@ -54,6 +54,7 @@ class HiddenText:
 def check_hidden(model: Model, texts: Sequence[HiddenText], condition: KeysCondition) -> None:
     """Raise `UserError` for a condition that can't be applied to these texts."""
     lengths, compression = [len(one.tokens) for one in texts], condition.compression
+    mask_token(model, "infilling")
     if model.family.blocks is not None and model.family.blocks.causal_context:
         raise UserError(
             f"{model.name} ({model.family.name}) reads what is finished causally, so a text's masks see nothing behind "

@@ -11,7 +11,8 @@ exact.
 Costs one forward pass for every `batch_size` draws; equal draws are made once, so short answers cost less.
 
 A block-causal model's answer is scored block by block, each masked after the whole blocks before it, as such a model
-was trained (arXiv 2503.09573); values, draws and passes add up.
+was trained (arXiv 2503.09573); values, draws and passes add up. Where a block begins with what the pass before it
+predicts, that token's log-likelihood is exact; in blocks of one token all are.
 
 Misleads: it is a lower bound of the log-likelihood, not the likelihood, and its error is a matter of draws: compare
 two values by the differences of `draws`, which share their masks where answer, seed and mc_num are the same. The
@@ -104,11 +105,41 @@ def log_likelihood(
     options: dict[str, Any] = {"mc_num": mc_num, "batch_size": batch_size, "cfg_scale": cfg_scale, "seed": seed}
     starts = _block_starts(model, len(prompt), len(answer))
     whole = prompt + answer
-    parts = [
-        _of_one_block(model, whole[:start], whole[start:stop], intervention=intervention, **options)
-        for start, stop in pairwise([*starts, len(whole)])
-    ]
+    parts = []
+    for start, stop in pairwise([*starts, len(whole)]):
+        if _is_seeded(model, start):
+            parts.append(_of_the_seed(model, whole[:start], whole[start], mc_num=mc_num, intervention=intervention))
+            start += 1
+        if start < stop:
+            parts.append(_of_one_block(model, whole[:start], whole[start:stop], intervention=intervention, **options))
     return parts[0] if len(parts) == 1 else _joined(parts)
+
+
+def _is_seeded(model: Model, start: int) -> bool:
+    """Whether the token at `start` is predicted by the pass that reads what stands before, and by no mask.
+
+    With shifted logits a mask's own pass tells as much. Where blocks are counted from the prompt, the whole block is
+    masked, as it was trained.
+    """
+    blocks = model.family.blocks
+    if blocks is None or not blocks.seeded or blocks.from_prompt or model.family.logit_shift:
+        return False
+    return start > 0 and start % blocks.length == 0
+
+
+@torch.no_grad()
+def _of_the_seed(
+    model: Model, before: list[int], token: int, *, mc_num: int, intervention: MaskSinks | None
+) -> Likelihood:
+    """Exact: of the first token of a block after all before it."""
+    tokens = torch.tensor([before], device=model.device)
+    canvas = Canvas(tokens=tokens, real=torch.ones_like(tokens, dtype=torch.bool), prompt_length=len(before))
+    forward = forward_for(model, canvas, intervention, prompt_seeds([before], 0))
+    groups = torch.full_like(tokens, PROMPT)
+    logits = forward(tokens, (0, len(before)), (len(before), len(before) + 1), groups, finished=True)
+    value = float(logits.double().log_softmax(-1)[0, 0, token])
+    removed = None if forward.removed is None else forward.removed.whole()
+    return Likelihood(value=value, standard_error=0.0, passes=1, draws=(value,) * mc_num, removed=removed)
 
 
 def _block_starts(model: Model, prompt: int, answer: int) -> list[int]:

@@ -12,7 +12,7 @@ from sinkscope.families.base import Adapter, Blockwise, Body, Family, adapters, 
 # A family is one file: its module registers itself, and no list of families has to be kept anywhere.
 import_modules(__path__, __name__)
 
-from sinkscope.families.base import Shape, shape_of  # noqa: E402
+from sinkscope.families.base import LayerShape, Shape, shape_of  # noqa: E402
 from sinkscope.families.describe import ModelDescription, describe_model  # noqa: E402
 from sinkscope.families.model import Model, load_model  # noqa: E402
 from sinkscope.families.packaged import PACKAGED  # noqa: E402
@@ -23,6 +23,7 @@ __all__ = [
     "Blockwise",
     "Body",
     "Family",
+    "LayerShape",
     "Model",
     "ModelDescription",
     "Shape",

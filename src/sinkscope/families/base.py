@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -60,9 +60,11 @@ class Family:
     position_offset: int | None
     """Added to explicit position ids: 0, or pad + 1 for RoBERTa-like networks; None where the network takes none."""
     max_length: int  # context in tokens
-    default_decoding: Mapping[str, object]  # keyword arguments of `Denoising`, or of `Decoding`
+    default_decoding: Mapping[str, object]  # keyword arguments of the settings of its kind
     trained_length: int | None = None  # the longest texts of its training in tokens, where known
     blocks: Blockwise | None = None  # block-causal attention; None: a bidirectional model sees its whole canvas
+    renoises: bool = False
+    """Noise is random tokens, not masks; two stacks, and `blocks` are its canvases (DiffusionGemma)."""
     has_cache: bool = True  # whether keys and values can be kept from pass to pass; not in masked language models
     closed_vocabulary: bool = False
     """A word that the tokenizer lacks was never seen in training: prompts with one are refused, not fed as unknown."""
@@ -70,12 +72,24 @@ class Family:
     """What stands before every answer in the training; a prompt without it at its end is continued as a text."""
 
 
+class LayerShape(NamedTuple):
+    """Heads of one layer with attention. number: the network's own, from 0."""
+
+    number: int
+    heads: int
+    kv_heads: int
+
+    def __str__(self) -> str:
+        return f"{self.number}: {self.heads} heads over {self.kv_heads}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Shape:
     """Counts that attention statistics are laid out by. `kv_heads` is below `heads` for grouped-query attention.
 
-    Where layers differ in key heads or in the size of a head, these are the largest. learned_sinks: whether attention
-    may go to no key; known of a network that was tried.
+    Where layers differ in heads, in key heads or in the size of a head, these are the largest; `layers` counts those
+    without attention too. learned_sinks: whether attention may go to no key. attending: the layers with attention in
+    the order of their calls, where not all layers have the same. Both are known of a network that was tried.
     """
 
     layers: int
@@ -83,6 +97,13 @@ class Shape:
     kv_heads: int
     head_dim: int
     learned_sinks: bool = False
+    attending: tuple[LayerShape, ...] = ()
+
+    @property
+    def each(self) -> tuple[LayerShape, ...]:
+        """The layers with attention, in the order of their calls."""
+        alike = (LayerShape(number, self.heads, self.kv_heads) for number in range(self.layers))
+        return self.attending or tuple(alike)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +142,7 @@ class Opened:
         config = self.skeleton.config
         # Not the library's configuration where there is another: that one fills in ids nobody named.
         stated = self.checkpoint.config if self.checkpoint.gguf is None else config.to_dict()
+        stated = {**(stated.get("text_config") or {}), **stated}
         eos = tuple(dict.fromkeys([*self._eos_ids(stated), *ends]))
         special = {mask, *eos, stated.get("bos_token_id"), stated.get("pad_token_id")}
         if self.tokenizer is not None:

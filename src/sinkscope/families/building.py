@@ -30,10 +30,20 @@ from transformers import (
 from transformers.masking_utils import sdpa_mask
 
 from sinkscope.errors import UserError, refusing
-from sinkscope.families.base import Adapter, Body, Family, Opened, Shape, adapters, find_adapter, shape_of
+from sinkscope.families.base import (
+    Adapter,
+    Body,
+    Family,
+    LayerShape,
+    Opened,
+    Shape,
+    adapters,
+    find_adapter,
+    shape_of,
+)
 from sinkscope.families.checkpoint import Checkpoint
 from sinkscope.families.guard import Limits, check_config, guarded
-from sinkscope.families.stored import StoredTensor, read_stored
+from sinkscope.families.stored import StoredTensor, read_remote, read_stored
 from sinkscope.families.weights import check_stored
 
 OURS = "sinkscope"
@@ -53,7 +63,9 @@ class Prepared:
     checkpoint: Checkpoint
     body: Body
     stored: dict[str, StoredTensor]
-    """Empty for a hub model whose weights were not fetched."""
+    """Empty for a hub model whose weights are not in the cache, where the hub can't be asked for them."""
+    files: dict[str, int]
+    """Files of weights and their bytes; empty with it."""
     skeleton: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase | None
     family: Family
@@ -65,9 +77,9 @@ class Prepared:
 def prepare(checkpoint: Checkpoint, attention: str = OURS, *, weights: bool = True) -> Prepared:
     """All checks that need no weights. Raises `UserError` for a checkpoint that cannot be loaded with this attention.
 
-    `weights=False` lets a hub model pass whose weight files are not in the cache.
+    `weights=False` lets a hub model pass whose weight files are not in the cache; the hub is asked for their headers.
     """
-    stored, absent = _headers(checkpoint)
+    stored, files, absent = _headers(checkpoint, weights)
     limits = Limits.of(stored)
     checkpoint = guarded(checkpoint, limits)
     adapter = find_adapter(checkpoint)
@@ -76,10 +88,10 @@ def prepare(checkpoint: Checkpoint, attention: str = OURS, *, weights: bool = Tr
         told = {str(name): value for name, value in body.config.to_dict().items() if name != "id2label"}
         guarded(replace(checkpoint, config=told), limits)
     _check_support(checkpoint, body, attention)
-    if absent is not None and (weights or checkpoint.revision is None):
+    if absent is not None:
         raise absent
     network_class: Any = body.network_class
-    watchable = network_class.is_backend_compatible()
+    watchable = _calls_interface(network_class)
     skeleton = skeleton_of(checkpoint, body, limits, _TRIAL if watchable else None)
     if stored:
         check_stored(checkpoint, body, skeleton, stored)
@@ -87,11 +99,12 @@ def prepare(checkpoint: Checkpoint, attention: str = OURS, *, weights: bool = Tr
     tokenizer = adapter.tokenizer(checkpoint)
     family = adapter.family(Opened(checkpoint, skeleton, tokenizer))
     _check_told(checkpoint, adapter, family)
-    seen = try_out(checkpoint, skeleton, shape, caching=not family.bidirectional) if watchable else shape
+    seen = try_out(checkpoint, skeleton, shape, family) if watchable else shape
     return Prepared(
         checkpoint=checkpoint,
         body=body,
         stored=stored,
+        files=files,
         skeleton=skeleton,
         tokenizer=tokenizer,
         family=family,
@@ -112,18 +125,26 @@ def _check_told(checkpoint: Checkpoint, adapter: Adapter, family: Family) -> Non
         raise UserError(f"{checkpoint.name} ({adapter.name}) has no mask token; leave mask_token_id out")
 
 
-def _headers(checkpoint: Checkpoint) -> tuple[dict[str, StoredTensor], UserError | None]:
-    """The headers, or what is wrong with them: a configuration that is wrong too has the first word."""
+def _headers(checkpoint: Checkpoint, weights: bool) -> tuple[dict[str, StoredTensor], dict[str, int], UserError | None]:
+    """The headers and the bytes of their files, or what is wrong with them: a configuration that is wrong too has the
+    first word."""
     try:
-        return read_stored(checkpoint), None
+        if not weights and checkpoint.revision is not None and not checkpoint.has_weights:
+            return (*read_remote(checkpoint), None)
+        return read_stored(checkpoint), {path.name: path.stat().st_size for path in checkpoint.weight_files()}, None
     except UserError as error:
-        return {}, error
+        return {}, {}, error
+
+
+def _calls_interface(network_class: Any) -> bool:
+    """Whether attention goes through transformers' interface. That of Jamba, Qwen3-Next and others does, undeclared."""
+    return bool(network_class.is_backend_compatible() or network_class._can_set_attn_implementation())
 
 
 def _check_support(checkpoint: Checkpoint, body: Body, attention: str) -> None:
     network_class: Any = body.network_class
     name, eager = network_class.__name__, "in Python, load_model(..., attention='eager') runs it unwatched"
-    if attention != "eager" and not network_class.is_backend_compatible():
+    if attention != "eager" and not _calls_interface(network_class):
         raise UserError(
             f"{checkpoint.name}: {name} has attention code of its own, so attention={attention!r} would not be used "
             f"and no command can watch it; take a model of another class ({eager})"
@@ -174,8 +195,10 @@ _calls = threading.local()
 
 
 class _Call(NamedTuple):
-    """One call of attention. causal: None where its mask says what is seen."""
+    """One call of attention. layer: the module's own number, None where it has none. causal: None where its mask says
+    what is seen."""
 
+    layer: int | None
     heads: int
     kv_heads: int
     head_dim: int
@@ -197,7 +220,9 @@ def _note(
     causal = bool(getattr(module, "is_causal", True) if asked is None else asked)
     told = None if attention_mask is not None or query.shape[2] == 1 else causal
     sink = kwargs.get("s_aux") is not None
-    _calls.seen.append(_Call(query.shape[1], key.shape[1], key.shape[-1], told, sink))
+    number = getattr(module, "layer_idx", None)
+    layer = number if type(number) is int else None
+    _calls.seen.append(_Call(layer, query.shape[1], key.shape[1], key.shape[-1], told, sink))
     return value.new_zeros((query.shape[0], query.shape[2], query.shape[1], value.shape[-1])), None
 
 
@@ -217,23 +242,25 @@ AttentionMaskInterface.register(_TRIAL, sdpa_mask)
 
 
 @torch.no_grad()
-def try_out(checkpoint: Checkpoint, network: PreTrainedModel, shape: Shape, *, caching: bool) -> Shape | None:
+def try_out(checkpoint: Checkpoint, network: PreTrainedModel, shape: Shape, family: Family) -> Shape | None:
     """Pass tokens through a network that has the trial's attention, and say what shape its attention has.
 
-    None where the network looks at values and has none. Raises `UserError` for a network that fails, calls no
-    attention, or whose layers differ in heads.
+    None where the network looks at values and has none. Raises `UserError` for a network that fails or calls no
+    attention.
     """
-    name = type(network).__name__
+    name, stacks, caching = type(network).__name__, family.renoises, not family.bidirectional
     accepted, device = inspect.signature(network.forward).parameters, torch.device(network.device)
     options: dict[str, Any] = {"use_cache": caching} if "use_cache" in accepted else {}
     _calls.seen = []
+    lengths = (_TRIAL_LENGTH, 1) if caching else (_TRIAL_LENGTH,)
     with refusing(f"{checkpoint.name}: {name} can't be run as sinkscope runs a model"):
-        cache = DynamicCache(config=network.config) if caching else None
+        cache = DynamicCache(config=network.config.get_text_config()) if caching or stacks else None
         try:
-            for length in (_TRIAL_LENGTH, 1) if caching else (_TRIAL_LENGTH,):
+            for length in lengths:
                 tokens = torch.zeros(1, length, dtype=torch.long, device=device)
+                given = {"decoder_input_ids": tokens} if stacks else options
                 with device:
-                    network(input_ids=tokens, **options, **({} if cache is None else {"cache": cache}))
+                    network(input_ids=tokens, **given, **({} if cache is None else {"cache": cache}))
         except (RuntimeError, NotImplementedError) as error:
             if device.type == "meta" and "meta tensor" in str(error):
                 return None
@@ -241,25 +268,31 @@ def try_out(checkpoint: Checkpoint, network: PreTrainedModel, shape: Shape, *, c
     if not _calls.seen:
         raise UserError(f"{checkpoint.name}: {name} computes no attention with this config.json: nothing to watch")
     calls: list[_Call] = _calls.seen
-    if any(call.causal is not None and call.causal != caching for call in calls):
+    if not stacks and any(call.causal is not None and call.causal != caching for call in calls):
         sees = "does not see tokens from left to right" if caching else "sees no token behind its own"
         raise UserError(
             f"{checkpoint.name}: {name} {sees} with this config.json, as its family does; correct is_causal or "
             "is_decoder there, or architectures"
         )
-    if any(call.heads != shape.heads for call in calls):
-        told = ", ".join(map(str, sorted({call.heads for call in calls})))
-        raise UserError(
-            f"{checkpoint.name}: the layers of {name} have {told} heads ({shape.heads} are declared), which sinkscope "
-            "can't lay out in one table; take another model"
-        )
-    return Shape(
+    seen = Shape(
         layers=shape.layers,
-        heads=shape.heads,
+        heads=max(call.heads for call in calls),
         kv_heads=max(call.kv_heads for call in calls),
         head_dim=max(call.head_dim for call in calls),
         learned_sinks=any(call.learned_sink for call in calls),
     )
+    passes = 2 if stacks else len(lengths)
+    attending = _attending(calls[: len(calls) // passes], shape.layers)
+    return seen if attending == seen.each else replace(seen, attending=attending)
+
+
+def _attending(calls: list[_Call], layers: int) -> tuple[LayerShape, ...]:
+    """The layers of one pass, by their modules' own numbers; where those don't rise, a module serves several layers,
+    and layers are counted as they are called."""
+    own = [-1 if call.layer is None else call.layer for call in calls]
+    rising = own == sorted(set(own)) and own[0] >= 0 and own[-1] < layers
+    numbers = own if rising else range(len(calls))
+    return tuple(LayerShape(number, call.heads, call.kv_heads) for number, call in zip(numbers, calls, strict=True))
 
 
 def try_loaded(prepared: Prepared, network: PreTrainedModel) -> Shape:
@@ -267,7 +300,7 @@ def try_loaded(prepared: Prepared, network: PreTrainedModel) -> Shape:
     before = network.config._attn_implementation
     network.set_attn_implementation(_TRIAL)
     try:
-        seen = try_out(prepared.checkpoint, network, prepared.shape, caching=not prepared.family.bidirectional)
+        seen = try_out(prepared.checkpoint, network, prepared.shape, prepared.family)
     finally:
         network.set_attn_implementation(before)
     return seen or prepared.shape

@@ -4,8 +4,7 @@
     checkpoint.config["model_type"]
 
 A folder (or a GGUF file) is taken as it is. Any other name is a model inside a Python package (`packaged`) or a
-repository on the hub; of the latter only JSON, tokenizer and safetensors files at its root are fetched, never code
-and never pickle. The environment's offline switch (`HF_HUB_OFFLINE`) and cache folder are honoured.
+repository on the hub (`hub`).
 
 Costs: one download on first use. Misleads: a folder in the working directory hides a hub repository of the same name.
 """
@@ -13,16 +12,14 @@ Costs: one download on first use. Misleads: a folder in the working directory hi
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
 from sinkscope.errors import UserError, refusing, shortened
+from sinkscope.families.hub import SMALL_FILES, fetch, file_sizes, unfit
 from sinkscope.families.packaged import PACKAGED, find_packaged, refuse_unknown_twin
 
 RawConfig = Mapping[str, Any]
@@ -38,7 +35,6 @@ JSON_NAMES: Mapping[type, str] = {
 }
 """What a message calls a value that came out of JSON."""
 
-_SMALL_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken")
 _LARGEST_SMALL = 1 << 28
 """Bytes; the largest tokenizers known take a sixth of it."""
 _WEIGHTS = ("*.safetensors", "*.gguf", "*.bin")
@@ -64,6 +60,13 @@ class Checkpoint:
     block_length: int | None = None
     """What a user says of a model whose files don't: the mask token, and the blocks of its attention."""
 
+    @property
+    def has_weights(self) -> bool:
+        """Whether all files of weights are there; they may be damaged. Raises `UserError` for an index that is none."""
+        there = self._there()
+        names = self.safetensors(there)
+        return bool(names) and all(name in there for name in names)
+
     def weight_files(self) -> tuple[Path, ...]:
         """The files that hold the weights: GGUF, one safetensors file or all shards, or a local pickle.
 
@@ -71,18 +74,32 @@ class Checkpoint:
         """
         if self.gguf is not None:
             return (self.folder / self.gguf,)
-        if (self.folder / _SINGLE).is_file():
-            return (self.folder / _SINGLE,)
-        if (self.folder / _INDEX).is_file():
-            return self._shards()
-        if (self.folder / _PICKLE).is_file() and self.revision is None:
-            return (self.folder / _PICKLE,)
-        raise UserError(
-            f"{self.name}: no weights in {self.folder}: wanted {_SINGLE}, {_INDEX} with its shards, or a GGUF file"
-        )
+        there = self._there()
+        names = self.safetensors(there)
+        absent = [name for name in names if name not in there]
+        if absent:
+            raise shards_missing(self.name, absent, names)
+        if not names and _PICKLE in there and self.revision is None:
+            names = (_PICKLE,)
+        if not names:
+            raise UserError(
+                f"{self.name}: no weights in {self.folder}: wanted {_SINGLE}, {_INDEX} with its shards, or a GGUF file"
+            )
+        return tuple(self.folder / name for name in names)
 
-    def _shards(self) -> tuple[Path, ...]:
+    def _there(self) -> frozenset[str]:
+        return frozenset(path.name for path in self.folder.iterdir() if path.is_file())
+
+    def safetensors(self, there: Container[str]) -> tuple[str, ...]:
+        """Names of the safetensors files that hold the weights, missing shards too; none where the files `there` are of
+        another kind. Raises `UserError` for an index that is none."""
+        return (_SINGLE,) if _SINGLE in there else tuple(sorted({*self.placed(there).values()}))
+
+    def placed(self, there: Container[str]) -> dict[str, str]:
+        """The shard of each weight, as the index says; none where there is no index, or it is not read."""
         index = self.folder / _INDEX
+        if self.gguf is not None or _SINGLE in there or not index.is_file():
+            return {}
         placed = read_json(index).get("weight_map")
         if not isinstance(placed, dict) or not placed:
             raise UserError(f"{index}: wanted a weight_map, found none; fetch the checkpoint again")
@@ -92,12 +109,15 @@ class Checkpoint:
                     f"{index}: weight_map names {shortened(repr(shard))}, wanted a safetensors file of this folder; "
                     "fetch the checkpoint again"
                 )
-        shards = tuple(self.folder / shard for shard in sorted(set(placed.values())))
-        with refusing(f"{index}: weight_map names what can't be a file", "fetch the checkpoint again"):
-            absent = [shard.name for shard in shards if not shard.is_file()]
-        if absent:
-            raise UserError(f"{self.name}: {len(absent)} of {len(shards)} shards are missing: {', '.join(absent[:5])}")
-        return shards
+        return placed
+
+
+def shards_missing(name: str, absent: Sequence[str], wanted: Sequence[str]) -> UserError:
+    """What is wrong with a checkpoint that lacks files which its index names."""
+    told = ", ".join(map(shortened, absent[:5]))
+    return UserError(
+        f"{name}: {len(absent)} of {len(wanted)} shards are missing: {told}; fetch all that {_INDEX} names"
+    )
 
 
 def parse_json(text: str, where: str, wanted: str) -> dict[str, Any]:
@@ -154,7 +174,7 @@ def _refuse_odd_files(folder: Path, *, shared: bool = False) -> None:
     """Refuse pipes and devices under the names that libraries will open, on which they would wait for ever, and what
     is far too large to be a configuration or a tokenizer. `shared`: the folder holds other files than the model's."""
     for path in (*folder.iterdir(), *folder.glob("additional_chat_templates/*")):
-        small = any(fnmatch(path.name, pattern) for pattern in _SMALL_FILES)
+        small = any(fnmatch(path.name, pattern) for pattern in SMALL_FILES)
         if not small and not any(fnmatch(path.name, pattern) for pattern in _WEIGHTS):
             continue
         if path.exists() and not path.is_file() and not path.is_dir():
@@ -200,24 +220,12 @@ def _single_file(name: str, path: Path) -> Checkpoint:
 def _from_hub(name: str, path: Path, revision: str | None, weights: bool) -> Checkpoint:
     if path.is_absolute() or name.count("/") > 1 or name.startswith((".", "~")):
         raise UserError(f"{name}: no such folder")
-    patterns = [*_SMALL_FILES, "*.safetensors"] if weights else [*_SMALL_FILES]
-    try:
-        folder = snapshot_download(name, revision=revision, allow_patterns=patterns, ignore_patterns=["*/*"])
-    except HFValidationError as error:
-        raise UserError(
-            f"{shortened(name)}: neither a folder here nor a possible name on the hub (owner/model)"
-        ) from error
-    except LocalEntryNotFoundError as error:
-        wanted = f" at revision {revision}" if revision else ""
-        raise UserError(
-            f"{name}: not a folder, not a packaged model ({', '.join(PACKAGED)}), not in the cache{wanted}, "
-            "and the hub cannot be reached"
-        ) from error
-    except HfHubHTTPError as error:
-        first_line = str(error).strip().splitlines()[0]
-        raise UserError(f"{name}: the hub refused it at revision {revision or 'main'}: {first_line}") from error
-    snapshot = Path(folder)
+    snapshot = fetch(name, revision, weights=weights)
     _refuse_odd_files(snapshot)
-    if not (snapshot / "config.json").is_file() or (snapshot / "adapter_config.json").is_file():
-        raise UserError(f"{name}: the hub repository holds no whole model (config.json at its root, and no adapter)")
+    if (snapshot / "adapter_config.json").is_file():
+        raise UserError(f"{name}: the hub repository holds an adapter, no whole model; merge it with its base model")
+    if not (snapshot / "config.json").is_file():
+        raise unfit(name, file_sizes(name, snapshot.name))
+    if weights and not any(snapshot.glob("*.safetensors")) and (sizes := file_sizes(name, snapshot.name)):
+        raise unfit(name, sizes)
     return Checkpoint(name=name, folder=snapshot, config=read_json(snapshot / "config.json"), revision=snapshot.name)

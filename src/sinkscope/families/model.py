@@ -101,6 +101,7 @@ def load_model(
     revision: str | None = None,
     attention: str = OURS,
     device_map: DeviceMap | None = None,
+    distributed_config: Any = None,
     mask_token_id: int | None = None,
     block_length: int | None = None,
 ) -> Model:
@@ -108,7 +109,8 @@ def load_model(
 
     `name_or_folder` is a folder, a GGUF file, a model inside a package (`smollm2-135m`, `rxnmapper`) or a hub
     repository. `dtype`: as stored where None (GGUF: float32). `device`: the GPU where there is one. `device_map` goes
-    to transformers (needs accelerate) and excludes `device`. `attention` names a registered attention function.
+    to transformers (needs accelerate), and so does `distributed_config`, transformers' `DistributedConfig` that splits
+    the network over processes; each excludes `device` and the other. `attention` names a registered attention function.
 
     What the files of some diffusion models do not say: `mask_token_id`, the token that stands for a mask, and
     `block_length`, the tokens of a block of their attention (block-causal models; where the files name one, another).
@@ -116,17 +118,20 @@ def load_model(
     Raises `UserError` for a checkpoint that cannot be loaded exactly.
     """
     _check_attention(attention)
-    if device is not None and device_map is not None:
-        raise UserError(f"device={device} and device_map={device_map} exclude each other; leave one out")
+    places = {"device": device, "device_map": device_map, "distributed_config": distributed_config}
+    given = [name for name, place in places.items() if place is not None]
+    if len(given) > 1:
+        raise UserError(f"{' and '.join(given)} exclude each other; leave one out")
     wished = None if dtype is None else parse_dtype(dtype)
-    target = None if device_map is not None else parse_device(device)
+    target = parse_device(device) if device_map is distributed_config is None else None
     prepared = prepare(
         resolve(name_or_folder, revision=revision, mask_token_id=mask_token_id, block_length=block_length), attention
     )
     checkpoint, body, stored = prepared.checkpoint, prepared.body, prepared.stored
     chosen = wished or stored_dtype(checkpoint, body, stored)
     _check_rotation(checkpoint, body, attention, chosen)
-    network: Any = _read_network(checkpoint, body, chosen, attention, _placement(target, device_map))
+    spread = {"device_map": _placement(target, device_map), "distributed_config": distributed_config}
+    network: Any = _read_network(checkpoint, body, chosen, attention, spread)
     if body.float32_rotation and chosen not in _WIDE:
         network.model.rotary_emb = Float32Rotation(network.model.rotary_emb)
     if target is not None:
@@ -207,7 +212,7 @@ def _check_map(device_map: DeviceMap | None) -> None:
 
 
 def _read_network(
-    checkpoint: Checkpoint, body: Body, dtype: torch.dtype, attention: str, device_map: DeviceMap | None
+    checkpoint: Checkpoint, body: Body, dtype: torch.dtype, attention: str, spread: Mapping[str, Any]
 ) -> PreTrainedModel:
     network_class: Any = body.network_class
     if dtype is torch.float64:
@@ -224,10 +229,10 @@ def _read_network(
             checkpoint.folder,
             config=body.config,
             dtype=dtype,
-            device_map=device_map,
             attn_implementation=attention,
             ignore_mismatched_sizes=True,  # reported, and refused by check_report with their names
             output_loading_info=True,
+            **spread,
             **options,
         )
     check_report(checkpoint, body, report)

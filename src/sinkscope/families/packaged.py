@@ -36,6 +36,7 @@ _CHAINS = {
     "chain-ar": ("next-token", "autoregressive model of the laboratory's chains, with attention sinks, Apache-2.0"),
     "chain-dlm": ("masked-diffusion", "its masked diffusion counterpart: the objective alone differs, Apache-2.0"),
     "chain-adapted": ("adapted", "chain-ar trained on as a diffusion model, logits shifted, Apache-2.0"),
+    "chain-joint": ("joint", "both objectives in one network, which writes under any block length, Apache-2.0"),
 }
 
 PACKAGED: Mapping[str, PackagedModel] = {

@@ -22,8 +22,9 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
-from sinkscope.errors import UserError, refusing
-from sinkscope.families.checkpoint import Checkpoint
+from sinkscope.errors import UserError, refusing, shortened
+from sinkscope.families.checkpoint import Checkpoint, shards_missing
+from sinkscope.families.hub import file_sizes, headers, unfit
 
 _FLOATS = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
@@ -51,15 +52,55 @@ class StoredTensor:
 def read_stored(checkpoint: Checkpoint) -> dict[str, StoredTensor]:
     """All weights of a checkpoint by their stored names. Raises `UserError` for files that are cut off or no
     weights."""
-    stored: dict[str, StoredTensor] = {}
-    for path in checkpoint.weight_files():
+    files = checkpoint.weight_files()
+    found: dict[str, dict[str, StoredTensor]] = {}
+    for path in files:
         reader, kind = _READERS[path.suffix]
         with refusing(f"{path}: truncated, or not {kind}", "fetch it again"):
-            found = reader(path)
-            twice = next(iter(stored.keys() & found.keys()), None)
-            if twice is not None:
-                raise ValueError(f"it holds {twice}, which another file of the checkpoint holds too")
-        stored.update(found)
+            found[path.name] = reader(path)
+    return _together(checkpoint, found)
+
+
+def read_remote(checkpoint: Checkpoint) -> tuple[dict[str, StoredTensor], dict[str, int]]:
+    """The weights of a hub model that are not on this disk, by their stored names, and the bytes of their files.
+
+    Neither is known where the hub can't be reached. Raises `UserError` where it holds no weights that can be loaded.
+    """
+    commit = str(checkpoint.revision)
+    sizes = file_sizes(checkpoint.name, commit)
+    names = checkpoint.safetensors(sizes)
+    if not sizes:
+        return {}, {}
+    absent = [name for name in names if name not in sizes]
+    if absent:
+        raise shards_missing(checkpoint.name, absent, names)
+    if not names:
+        raise unfit(checkpoint.name, sizes)
+    found = {
+        file: {name: StoredTensor(dtype, shape) for name, (dtype, shape) in header.items()}
+        for file, header in headers(checkpoint.name, commit, names).items()
+    }
+    return _together(checkpoint, found), {name: sizes[name] for name in names}
+
+
+def _together(checkpoint: Checkpoint, found: Mapping[str, Mapping[str, StoredTensor]]) -> dict[str, StoredTensor]:
+    """The weights of all files. Raises `UserError` where there are none, where two files hold one, and where the index
+    names one that none holds."""
+    stored: dict[str, StoredTensor] = {}
+    for file, tensors in found.items():
+        twice = next(iter(stored.keys() & tensors.keys()), None)
+        if twice is not None:
+            raise UserError(
+                f"{checkpoint.name}: {file} holds {twice}, which another file of the checkpoint holds too; fetch the "
+                "checkpoint again"
+            )
+        stored.update(tensors)
+    for name, shard in checkpoint.placed(found).items():
+        if name not in stored:
+            raise UserError(
+                f"{checkpoint.name}: the index says that {shard} holds {shortened(name)}, and no shard does; fetch the "
+                "checkpoint again"
+            )
     if not stored:
         raise UserError(f"{checkpoint.name}: the weight files hold no weights; fetch the checkpoint again")
     return stored

@@ -5,9 +5,14 @@
 A twin that learnt chains (`language.chains`) also says which, as `chains`.
 
 The same body is autoregressive with `next-token`, and a masked diffusion model without the causal mask with
-`masked-diffusion`; `logit_shift` is Dream's, for a diffusion model made from an autoregressive one.
+`masked-diffusion`; `logit_shift` is Dream's, for a diffusion model made from an autoregressive one. `joint` learnt
+both: it is opened as a diffusion model.
 
-Misleads: transformers itself knows nothing of the section, and opens a diffusion twin as a causal model.
+Any of them is opened under another mask by `block_length`: block-causal attention, counted from the text's first token;
+1 is causal, and where the twin learnt the next token it then writes as an autoregressive model does.
+
+Misleads: transformers itself knows nothing of the section, and opens a diffusion twin as a causal model. But for
+`joint`, another mask than its own is one that the twin never saw.
 """
 
 from __future__ import annotations
@@ -19,7 +24,17 @@ from typing import Any
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from sinkscope.errors import UserError
-from sinkscope.families.base import Adapter, Body, Family, Opened, named_mask, register, without_causal_mask
+from sinkscope.families.base import (
+    IN_BLOCKS,
+    Adapter,
+    Blockwise,
+    Body,
+    Family,
+    Opened,
+    named_mask,
+    register,
+    without_causal_mask,
+)
 from sinkscope.families.checkpoint import Checkpoint
 from sinkscope.families.fields import NATIVE, Allowed, refuse_surprises, refuse_windows, token_id, whole
 from sinkscope.families.guard import field_names, library_config
@@ -27,13 +42,17 @@ from sinkscope.families.stock import COMPUTED
 from sinkscope.families.tokenizers import read_stock_tokenizer
 
 SECTION, CHAINS = "sinkscope", "chains"
-NEXT_TOKEN, MASKED_DIFFUSION = "next-token", "masked-diffusion"
+NEXT_TOKEN, MASKED_DIFFUSION, JOINT = "next-token", "masked-diffusion", "joint"
 _QUESTION_END = "=>"
 
-_ALLOWED: Mapping[str, Allowed] = {NEXT_TOKEN: {**NATIVE, "is_causal": (True, (True, None))}, MASKED_DIFFUSION: NATIVE}
+_ALLOWED: Mapping[str, Allowed] = {
+    NEXT_TOKEN: {**NATIVE, "is_causal": (True, (True, None))}, MASKED_DIFFUSION: NATIVE, JOINT: NATIVE,
+}  # fmt: skip
+_DENOISED: Mapping[str, object] = {"gen_length": 32, "block_length": 4, "steps": None, "confidence": "max-prob"}
 _DECODING: Mapping[str, Mapping[str, object]] = {
     NEXT_TOKEN: {"max_new_tokens": 32, "temperature": 0.0},
-    MASKED_DIFFUSION: {"gen_length": 32, "block_length": 4, "steps": None, "confidence": "max-prob"},
+    MASKED_DIFFUSION: _DENOISED,
+    JOINT: _DENOISED,
 }
 
 
@@ -60,8 +79,8 @@ def _read_section(checkpoint: Checkpoint) -> _Section:
         raise UserError(f"{where}.objective={objective!r}, wanted one of {', '.join(_DECODING)}")
     if type(shift) is not bool:
         raise UserError(f"{where}.logit_shift={shift!r}, wanted true or false")
-    if shift and objective == NEXT_TOKEN:
-        raise UserError(f"{where}.logit_shift=True goes with {MASKED_DIFFUSION} only; {NEXT_TOKEN} needs false")
+    if shift and objective != MASKED_DIFFUSION:
+        raise UserError(f"{where}.logit_shift=True goes with {MASKED_DIFFUSION} only; {objective} needs false")
     chains = stored.get(CHAINS)
     if chains is not None and type(chains) is not dict:
         raise UserError(f"{where}.{CHAINS}={chains!r}, wanted settings by name")
@@ -80,7 +99,7 @@ def _body(checkpoint: Checkpoint) -> Body:
             f"{checkpoint.name}: config.json: {SECTION}.trained_length={section.trained_length} is more than "
             f"max_position_embeddings={config.max_position_embeddings}"
         )
-    if section.objective == MASKED_DIFFUSION:
+    if section.objective != NEXT_TOKEN or checkpoint.block_length is not None:
         config = without_causal_mask(config)
     return Body(network_class=LlamaForCausalLM, config=config, surplus=COMPUTED)
 
@@ -95,11 +114,17 @@ def _mask(opened: Opened) -> int:
 
 def _family(opened: Opened) -> Family:
     section, tokenizer = _read_section(opened.checkpoint), opened.tokenizer
-    bidirectional = section.objective == MASKED_DIFFUSION
+    length, told = opened.checkpoint.block_length, dict(_DECODING[section.objective])
+    bidirectional, blocks = section.objective != NEXT_TOKEN or length is not None, None
+    if length is not None:
+        # Whose row i - 1 was taught token i by its own objective, can say what a block begins with.
+        seeded = section.objective != MASKED_DIFFUSION or section.logit_shift
+        blocks, told = Blockwise(length=length, seeded=seeded), {**IN_BLOCKS, "gen_length": 32}
     return opened.family(
         "twin",
         mask=_mask(opened) if bidirectional else None,
-        default_decoding=_DECODING[section.objective],
+        default_decoding=told,
+        blocks=blocks,
         bidirectional=bidirectional,
         logit_shift=section.logit_shift,
         trained_length=section.trained_length,
@@ -116,5 +141,6 @@ register(
         body=_body,
         tokenizer=read_stock_tokenizer,
         family=_family,
+        blockwise=True,
     )
 )

@@ -18,6 +18,7 @@ from itertools import chain
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
@@ -99,7 +100,8 @@ def check_values(checkpoint: Checkpoint, network: PreTrainedModel, stored: Mappi
     for name, tensor in chain(network.named_parameters(), network.named_buffers()):
         if tensor.is_meta or not tensor.is_floating_point() or tensor.numel() == 0:
             continue
-        low, high = (float(one) for one in torch.aminmax(tensor))
+        own = tensor.to_local() if isinstance(tensor, DTensor) else tensor  # split over processes
+        low, high = (float(one) for one in torch.aminmax(own))
         if math.isnan(low):  # as both ends are where one value is
             raise UserError(f"{checkpoint.name}: {name} holds NaN; the checkpoint is damaged, fetch it again")
         if high == math.inf or (low == -math.inf and name in weights):

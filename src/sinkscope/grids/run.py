@@ -167,7 +167,7 @@ def _check_finite(job: _Job[C], found: Mapping[str, Any]) -> None:
     if wrong:
         raise UserError(
             f"{job.name}: the scores of {len(wrong)} of {job.measure.n} examples are {wrong[0]}, no number; compute in "
-            "another --dtype, float32 for example"
+            "a wider dtype, float32 for example"
         )
 
 

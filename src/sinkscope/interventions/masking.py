@@ -36,7 +36,7 @@ from sinkscope.interventions.controls import Control, find_control
 from sinkscope.interventions.reference import MEAN, RESAMPLE, Reference, check_reference, stand_ins
 from sinkscope.interventions.selecting import KeySelector, PreviousMaps, Selection
 from sinkscope.sinks import CLASSES, SinkRule, TopK, read_rule
-from sinkscope.sinks.queries import GROUPS, UNIONS
+from sinkscope.sinks.queries import GROUPS, atoms_of
 from sinkscope.sinks.rules import KeyCounts
 
 DETECT = ("previous", "same")
@@ -65,7 +65,8 @@ class MaskSinks:
         values: "values", zero, so that attention is lost; "mean", the layer's and kv head's mean over the tokens of the
         reference; "resample", the value at the same position of one of its texts. See `interventions.reference`.
     first_step, last_step: steps (forward passes) that are masked, from 0; None: to the end.
-    layers, heads: None means all. queries: groups of queries that lose the keys (`sinks.GROUPS`); None means all.
+    layers, heads: None means all; layers by the numbers that a trace has. queries: groups of queries that lose the keys
+        (`sinks.GROUPS`); None means all.
     classes: token classes (`sinks.CLASSES`) that a key must be of to be masked; the rule still sees all keys.
     seed: of the controls' draws, and of the text that is resampled: they depend on it and the prompt and on nothing
         else.
@@ -151,16 +152,15 @@ class MaskSinks:
                 "one; mask fewer"
             )
         self.rule.refuse(KeyCounts(fewest=fewest, most=most))
-        for kind, named, count in (("layer", self.layers, model.shape.layers), ("head", self.heads, model.shape.heads)):
+        layers, heads = [one.number for one in model.shape.each], list(range(model.shape.heads))
+        for kind, named, there in (("layer", self.layers, layers), ("head", self.heads, heads)):
             _refuse_none(kind, named)
-            absent = [number for number in named or () if number not in range(count)]
+            absent = [number for number in named or () if number not in there]
             if absent:
-                raise UserError(f"no {kind} {absent[0]}: {model.name} has {kind}s 0 to {count - 1}")
+                every = there == list(range(len(there)))
+                told = f"0 to {there[-1]}" if every else f"{', '.join(map(str, there))} (the others have no attention)"
+                raise UserError(f"no {kind} {absent[0]}: {model.name} has {kind}s {told}")
         _check_kind(self, model)
-        if len({weight.device for weight in model.network.parameters()}) > 1:
-            raise UserError(
-                f"{model.name} is spread over several devices, where keys can't be masked yet; load it on one"
-            )
         if model.network.config._attn_implementation != NAME:
             raise UserError(f"{model.name} was loaded with another attention function; load it with attention={NAME!r}")
         if isinstance(self.reference, Reference):
@@ -240,6 +240,7 @@ class Masking:
         self._real = canvas.real  # (batch, position)
         self._rows = len(canvas.real) - copies
         self._layers = model.shape.layers
+        self._numbers = [one.number for one in model.shape.each]
         self._bidirectional = model.family.bidirectional
         self._mask_id = -1 if model.family.mask_token_id is None else model.family.mask_token_id
         self._selector = KeySelector(
@@ -288,8 +289,9 @@ class Masking:
 
     def cut(self, attention: Attention, received: Callable[[], torch.Tensor]) -> Cut | None:
         due = self._takes_layer and self._any_due
-        self._present = attention.present
-        self._selection = self._select(attention.width, attention.present, received) if due else None
+        present = attention.present
+        self._present = None if present is None else present.to(self._real.device)
+        self._selection = self._select(attention.width, self._present, received) if due else None
         if self._selection is None:
             return None
         return Cut(
@@ -320,7 +322,9 @@ class Masking:
 
     @property
     def _takes_layer(self) -> bool:
-        return self._plan.layers is None or self._layer in self._plan.layers
+        # More calls than layers are refused once the pass is over.
+        number = self._numbers[self._layer] if self._layer < len(self._numbers) else None
+        return self._plan.layers is None or number in self._plan.layers
 
     def _select(
         self, keys: int, present: torch.Tensor | None, received: Callable[[], torch.Tensor]
@@ -370,7 +374,7 @@ def _members(groups: torch.Tensor, names: tuple[str, ...] | None) -> torch.Tenso
     """Which queries are of the named groups, as `groups` (batch, query); all of them without names."""
     if names is None:
         return torch.ones_like(groups, dtype=torch.bool)
-    atoms = sorted({LABELS.index(atom) for name in names for atom in UNIONS.get(name, (name,))})
+    atoms = sorted({LABELS.index(atom) for name in names for atom in atoms_of(name)})
     return torch.isin(groups, torch.tensor(atoms, device=groups.device))
 
 

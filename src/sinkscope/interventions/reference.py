@@ -40,7 +40,7 @@ from sinkscope.attention.function import check_calls
 from sinkscope.attention.kernels import Attention
 from sinkscope.attention.watching import unobserved
 from sinkscope.decoding.canvas import Canvas, Prompts, encode_prompts, lay_out, split_prompts
-from sinkscope.decoding.forward import Forward
+from sinkscope.decoding.forward import forward_for
 from sinkscope.errors import UserError
 from sinkscope.families import Model
 from sinkscope.seeds import seed_from
@@ -216,7 +216,7 @@ def resampled_values(
     for row, places in enumerate(positions):
         number = drawn[row % len(drawn)]
         for layer, one in enumerate(of_texts[number]):
-            values[layer].append(one[0, :, places.clamp(max=one.shape[2] - 1)])
+            values[layer].append(one[0, :, places.clamp(max=one.shape[2] - 1).to(one.device)])
     return [torch.stack(one) for one in values]
 
 
@@ -254,6 +254,6 @@ def _values(model: Model, tokens: Sequence[int]) -> list[torch.Tensor]:
     with unobserved(model.network), cutting(seen), torch.inference_mode(False), torch.no_grad():
         canvas = lay_out(model, [tokens], 0, model.family.pad_token_id)
         everyone = torch.zeros_like(canvas.tokens)
-        Forward(model, canvas)(canvas.tokens, (0, length), (length - 1, length), everyone)
+        forward_for(model, canvas, None, ())(canvas.tokens, (0, length), (length - 1, length), everyone)
     check_calls(len(seen.layers), model.shape.layers)
     return seen.layers

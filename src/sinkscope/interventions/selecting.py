@@ -148,7 +148,8 @@ class KeySelector:
     ) -> Selection:
         """received, eligible (batch, head, key): the map and the keys that it knows. classes, real (batch, key): of the
         tokens, and which of them are no padding. due (batch,): which rows lose keys now. now(): this pass's own map."""
-        sinks = apply_rule(self._rule, received, eligible) & self._heads & due.view(-1, 1, 1)
+        heads = self._heads[:, : received.shape[1]]  # a layer may have fewer than others
+        sinks = apply_rule(self._rule, received, eligible) & heads & due.view(-1, 1, 1)
         if self._wanted is not None:
             sinks &= torch.isin(classes, torch.tensor(self._wanted, device=classes.device)).unsqueeze(1)
         if self._control is None:

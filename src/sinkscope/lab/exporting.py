@@ -45,7 +45,7 @@ def _stored(recipe: LabRecipe) -> dict[str, Any]:
     if recipe.bidirectional:
         config["mask_token_id"] = MASK_ID
     config["sinkscope"] = {
-        "objective": "masked-diffusion" if recipe.bidirectional else "next-token",
+        "objective": "masked-diffusion" if recipe.objective == "adapted" else recipe.objective,
         "logit_shift": recipe.objective == "adapted",
         "trained_length": recipe.length,
         "chains": asdict(recipe.chains),

@@ -2,8 +2,9 @@
 for, and what it costs to hide them.
 
 All in whole passes over held-out contexts. A causal network sees the contexts as they are; a bidirectional one sees
-each with several shares of its symbols masked. Attention of a query is averaged over the queries that may see a key, as
-Gu et al. do (arXiv 2410.10781, eq. 7), so that causal and bidirectional networks are asked alike.
+each with several shares of its symbols masked; one that learnt both is measured both ways. Attention of a query is
+averaged over the queries that may see a key, as Gu et al. do (arXiv 2410.10781, eq. 7), so that causal and
+bidirectional networks are asked alike.
 
 Costs are of the very pass: in every layer and head keys are hidden from all later queries, and the loss of the same
 tokens is taken again. Each is set beside as many random keys and random keys of as much attention, and told apart for
@@ -56,9 +57,12 @@ class WholePass:
     """(row, position) boolean: tokens whose prediction counts."""
     shift: bool
     """Whether logits at i predict i + 1."""
+    block_length: int | None
+    """Of attention: 1 is causal, None sees everything."""
 
     def losses(self, network: LabNetwork) -> Tensor:
         """(row, position) nats, 0 where nothing is wanted."""
+        network.see(self.block_length)
         logits = network(self.fed).float()
         if self.shift:
             logits = shifted(logits)
@@ -69,16 +73,17 @@ class WholePass:
 def passes(recipe: LabRecipe, tokens: Tensor) -> list[WholePass]:
     """The passes that a network of this recipe is measured in."""
     symbols = tokens >= len(SPECIAL)
+    causal = WholePass("text", tokens, tokens, symbols, shift=True, block_length=1)
     if not recipe.bidirectional:
-        return [WholePass("text", tokens, tokens, symbols, shift=True)]
+        return [causal]
     order = torch.rand(tokens.shape, generator=torch.Generator().manual_seed(_HELD_OUT)).masked_fill(~symbols, 2.0)
     rank = order.argsort(-1).argsort(-1)
     count = symbols.sum(-1, keepdim=True)
-    found = []
+    found = [causal] if recipe.objective == "joint" else []
     for share in SHARES:
         masked = symbols & (rank < (share * count).round())
-        shift = recipe.objective == "adapted"
-        found.append(WholePass(f"masked {share:g}", tokens.masked_fill(masked, MASK_ID), tokens, masked, shift))
+        fed, shift = tokens.masked_fill(masked, MASK_ID), recipe.objective == "adapted"
+        found.append(WholePass(f"masked {share:g}", fed, tokens, masked, shift, block_length=None))
     return found
 
 
@@ -100,7 +105,8 @@ class LabMeasure:
 
     @property
     def batch_size(self) -> int:
-        return self.n
+        """A training has no batch of examples that could be smaller."""
+        return 1
 
     def settings(self) -> dict[str, Any]:
         return {"task": self.task, "n": self.n, "shares": list(SHARES), "held_out": _HELD_OUT, "device": self.device}
@@ -121,24 +127,29 @@ def measure(network: LabNetwork, recipe: LabRecipe, n: int) -> Measured:
     tokens = recipe.chains.sample(n, recipe.length, torch.Generator().manual_seed(_HELD_OUT))
     entropy = -recipe.chains.log_likelihood(tokens)
     stats: dict[str, Any] = {}
-    above = np.zeros(n)
     done = passes(recipe, tokens)
+    above: dict[int | None, list[np.ndarray[Any, np.dtype[np.float64]]]] = {}
     places: list[Tensor] = []
     with torch.no_grad():
         for one in done:
             with network.mapped() as maps:
                 losses = one.losses(network)
             alpha = _alpha(network, maps)
-            strongest = [_strongest(layer, recipe) for layer in alpha]
-            places.append(torch.stack(strongest))
+            strongest = [_strongest(layer, one) for layer in alpha]
+            if one.block_length is None:
+                places.append(torch.stack(strongest))
             stats[one.name] = _of_pass(network, recipe, one, maps, losses, alpha, strongest)
             # Of a pass, the mean loss of its tokens; over the shares, the bound of masked diffusion (a mean over t).
             mean = losses.sum(-1) / one.wanted.sum(-1).clamp(min=1)
-            above += (mean.double().numpy() - _mean(entropy, tokens)) / len(done)
-    if len(done) > 1:  # masks of the shares are nested, so that neighbours are two moments of one denoising
+            above.setdefault(one.block_length, []).append(mean.double().numpy() - _mean(entropy, tokens))
+    by_mask = {length: np.mean(some, axis=0) for length, some in above.items()}
+    if len(by_mask) > 1:
+        for one in done:
+            stats[one.name]["excess"] = float(by_mask[one.block_length].mean())
+    if len(places) > 1:  # masks of the shares are nested, so that neighbours are two moments of one denoising
         moved = [(a != b).float().mean() for a, b in pairwise(places)]
         stats["moved"] = float(torch.stack(moved).mean())
-    return Measured(Outcome(above, np.ones(n), exact=False), stats)
+    return Measured(Outcome(np.mean([*by_mask.values()], axis=0), np.ones(n), exact=False), stats)
 
 
 def _alpha(network: LabNetwork, maps: LayerMaps) -> list[Tensor]:
@@ -180,9 +191,9 @@ def _of_pass(
     }
 
 
-def _strongest(alpha: Tensor, recipe: LabRecipe) -> Tensor:
+def _strongest(alpha: Tensor, one: WholePass) -> Tensor:
     """(row, head) the key that receives most. The last quarter of a causal context is seen by too few to be asked."""
-    keys = alpha.shape[-1] if recipe.bidirectional else max(1, 3 * alpha.shape[-1] // 4)
+    keys = alpha.shape[-1] if one.block_length is None else max(1, 3 * alpha.shape[-1] // 4)
     return alpha[..., :keys].argmax(-1)
 
 

@@ -12,8 +12,9 @@ Each form is what somebody proposes against attention sinks, in the smallest net
 - `sigmoid`: probabilities are sigmoids of score - log(number of keys), so that they need not add up to 1 (Ramapuram et
   al. 2024, arXiv 2409.04431).
 
-Contexts have equal lengths and no padding, so the network's own mask is not asked for: a network is causal or not.
-Attention is computed plainly, with its whole map, which `LayerMaps` keeps for whoever asks.
+Contexts have equal lengths and no padding, so the network's own mask is not asked for: a network is causal,
+block-causal or neither, as it is told (`see`). Attention is computed plainly, with its whole map, which `LayerMaps`
+keeps for whoever asks.
 """
 
 from __future__ import annotations
@@ -51,7 +52,10 @@ class Attending(nn.Module):
 
     def __init__(self, recipe: LabRecipe) -> None:
         super().__init__()
-        self.form, self.causal = recipe.attention, recipe.objective == "next-token"
+        self.form = recipe.attention
+        self.block_length: int | None = 1 if recipe.objective == "next-token" else None
+        """Of block-causal attention: 1 is causal, None sees everything."""
+        self.registers = recipe.registers
         self.alone = recipe.registers if recipe.registers_mode == "see-themselves" else 0
         self.maps: LayerMaps | None = None
         self.cut: Tensor | None = None
@@ -69,8 +73,9 @@ class Attending(nn.Module):
     def visible(self, length: int, device: torch.device) -> Tensor:
         """(query, key) boolean."""
         seen = torch.ones(length, length, dtype=torch.bool, device=device)
-        if self.causal:
-            seen = seen.tril()
+        if self.block_length is not None:
+            block = (torch.arange(length, device=device) - self.registers) // self.block_length
+            seen = block <= block[:, None]
         seen[: self.alone] = torch.eye(length, dtype=torch.bool, device=device)[: self.alone]
         return seen
 
@@ -160,6 +165,11 @@ class LabNetwork(nn.Module):
     def attending(self) -> list[Attending]:
         """One a layer."""
         return [layer.self_attn.lab for layer in self.llama.model.layers]
+
+    def see(self, block_length: int | None) -> None:
+        """Attend in blocks of so many tokens from now on: 1 is causal, None sees everything."""
+        for one in self.attending:
+            one.block_length = block_length
 
     def forward(self, tokens: Tensor) -> Tensor:
         """tokens (row, position) -> logits (row, position, word), registers left out."""

@@ -10,7 +10,7 @@ from sinkscope.errors import UserError
 from sinkscope.language.chains import Chains
 from sinkscope.training.recipe import MatrixOptimizer, check_choice, check_numbers, record_from, typed_field
 
-Objective = Literal["next-token", "masked-diffusion", "adapted"]
+Objective = Literal["next-token", "masked-diffusion", "adapted", "joint"]
 Positions = Literal["rotary", "learned", "none"]
 AttentionForm = Literal["softmax", "softmax-off-by-one", "learned-sink", "key-value-bias", "gated", "sigmoid"]
 Registers = Literal["see-all", "see-themselves"]
@@ -28,7 +28,8 @@ class LabRecipe:
     """Everything that decides the weights of one training. Raises `UserError` for values that don't go together."""
 
     objective: Objective = "next-token"
-    """`adapted` is next-token for `steps`, then masked diffusion with shifted logits for `adapted_steps`."""
+    """`adapted` is next-token for `steps`, then masked diffusion with shifted logits for `adapted_steps`; `joint` is
+    both losses in every step, each under its own mask, so that one network writes either way."""
     back: int = 2
     recall: int = 2
     share: float = 0.5

@@ -24,7 +24,7 @@ from sinkscope.lab.recipe import LabRecipe, lab_recipe
 
 LabCell = Cell[LabRecipe]
 FORM: Form[LabRecipe] = Form("lab", "a laboratory", "sinkscope lab --out", lab_recipe)
-OBJECTIVES = ("next-token", "masked-diffusion", "adapted")
+OBJECTIVES = ("next-token", "masked-diffusion", "adapted", "joint")
 Changes = Mapping[str, Any]
 
 STUDIES: Mapping[str, Sequence[Changes]] = MappingProxyType(
@@ -162,7 +162,7 @@ def _flat(cell: LabCell, where: str) -> dict[str, float]:
     stats = cell.stats[where]
     plain = stats["hidden"][PLAIN]
     found = {name: value for name, value in stats.items() if not isinstance(value, dict)}
-    found |= {"excess": cell.outcome.score, "moved": cell.stats.get("moved")}
+    found = {"excess": cell.outcome.score, **found, "moved": cell.stats.get("moved")}
     for hidden, parts in stats["hidden"].items():
         if hidden == PLAIN:
             continue

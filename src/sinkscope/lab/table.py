@@ -14,7 +14,7 @@ COLUMNS: Mapping[str, str] = MappingProxyType(
     {
         "changed": "of the default recipe",
         "pass": "text: whole contexts; masked: the share of the symbols that is masked",
-        "above entropy": "the loss above the chain's own entropy, all passes together",
+        "above entropy": "the loss above the chain's own entropy, all passes together (joint: under this mask)",
         "first": "what the first token receives of those that may see it, mean over heads",
         "Sink_1": "share of heads in which that is more than .3 (Gu et al.)",
         "deep": "the same in all layers but the first",

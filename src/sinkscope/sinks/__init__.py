@@ -18,6 +18,7 @@ from sinkscope.sinks.find import (
 )
 from sinkscope.sinks.kinds import KINDS, sink_kinds
 from sinkscope.sinks.lexicon import CLASSES, Lexicon
+from sinkscope.sinks.masks import compare_masks, mask_name
 from sinkscope.sinks.motion import (
     displacement,
     jaccard,
@@ -53,6 +54,7 @@ __all__ = [
     "ZScore",
     "alpha_of_maps",
     "causal_alpha",
+    "compare_masks",
     "displacement",
     "distance_maps",
     "find_sinks",
@@ -64,6 +66,7 @@ __all__ = [
     "main_sink_strength",
     "make_rule",
     "mark_sinks",
+    "mask_name",
     "norm_ratio",
     "pick",
     "read_rule",

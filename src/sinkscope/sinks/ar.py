@@ -79,7 +79,8 @@ def sink_k(
     size = alpha.sizes["position"]
     if first is not None and not 1 <= first <= size:
         raise UserError(f"first must lie between 1 and the {size} tokens of the pass, got {first}")
-    share = exceeds(alpha, epsilon).mean([dim for dim in alpha.dims if dim != "position"])
+    rows = alpha.notnull().any("position")
+    share = exceeds(alpha, epsilon).where(rows).mean([dim for dim in alpha.dims if dim != "position"])
     share = share.isel(position=slice(first)).rename("sink_k")
     share.attrs = {
         "epsilon": epsilon,

@@ -32,6 +32,7 @@ from sinkscope.sinks.scales import (
     anywhere,
     checked,
     full_score,
+    has_head,
     key_count,
     key_exists,
     mean_over,
@@ -191,13 +192,14 @@ def _top(part: xr.DataArray) -> xr.Dataset:
 
 
 def _tops(part: xr.DataArray) -> xr.Dataset:
-    parts = {}
+    parts, whole = {}, part
     if "head" in part.dims:
         parts["by_head"] = part
         part = mean_over(part, "head")
     if "layer" in part.dims:
         parts["by_layer"] = part
-        part = mean_over(part, "layer")
+        # Over heads, then over layers, unless layers differ in heads.
+        part = mean_over(part, "layer") if isinstance(has_head(whole), bool) else mean_over(whole, ("layer", "head"))
     parts["overall"] = part
     found = {name: _top(array) for name, array in parts.items()}
     positions = {name: top["position_of_top"] for name, top in found.items()}

@@ -42,6 +42,8 @@ LIMITS = {"no_op_ratio": NO_OP_RATIO, "broadcast_ratio": BROADCAST_RATIO, "broad
 KINDS = ("no-op", "broadcast", "mixed")
 NO_SINK = "none"
 """The kind where the strongest key is no sink."""
+ABSENT = "absent"
+"""Where a layer has fewer heads than others, and so no such head."""
 _RECORDED = ("final_received", "final_value_norm", "final_output_share", "final_rank")
 WITHOUT = "the trace has no outputs of heads: record it anew with --kinds (in Python Recording(kinds=True))"
 
@@ -49,7 +51,8 @@ WITHOUT = "the trace has no outputs of heads: record it anew with --kinds (in Py
 def sink_kinds(sample: xr.Dataset, rule: SinkRule) -> xr.Dataset:
     """The strongest key of each head in the final pass and what kind of sink it is, `(layer, head)`.
 
-    `position`, `received`, `sink` (boolean: by the rule), `kind` (`no-op`, `broadcast`, `mixed`, or `none`);
+    `position`, `received`, `sink` (boolean: by the rule), `kind` (`no-op`, `broadcast`, `mixed`, `none`, or `absent`
+    where a layer lacks the head);
     `value_ratio`, `output_ratio` (mean norm of the outputs, over the same median), `norm_share`, `output_share`,
     `rank`, `rank_without`; `norm_share_others`, `output_share_others` (medians of the other keys),
     `rank_without_other`; `no_op_chance`, `broadcast_chance`: the share of the other keys that would be of this kind in
@@ -79,7 +82,7 @@ def sink_kinds(sample: xr.Dataset, rule: SinkRule) -> xr.Dataset:
             "position": top,
             "received": _at(received, top),
             "sink": sink,
-            "kind": kind.where(sink, NO_SINK),
+            "kind": kind.where(sink, NO_SINK).where(top >= 0, ABSENT),
             "value_ratio": ratio,
             "output_ratio": sample["final_output_norm"] / usual.where(usual > 0),
             **own,
@@ -101,5 +104,7 @@ def has_kinds(sample: xr.Dataset) -> bool:
 
 
 def _at(values: xr.DataArray, top: xr.DataArray) -> xr.DataArray:
-    """Values `(layer, head, position)` at each head's strongest key."""
-    return values.sel(position=top).drop_vars("position")
+    """Values `(layer, head, position)` at each head's strongest key; NaN, or False, of a head that a layer lacks."""
+    found = values.sel(position=top.clip(min=0)).drop_vars("position")
+    there = top >= 0
+    return found & there if found.dtype == bool else found.where(there)

@@ -27,7 +27,7 @@ from sinkscope.errors import UserError
 from sinkscope.sinks.blocks import by_step_blocks
 from sinkscope.sinks.find import NOWHERE, mark_sinks, sink_positions
 from sinkscope.sinks.rules import TopK
-from sinkscope.sinks.scales import anywhere, own_received
+from sinkscope.sinks.scales import anywhere, has_head, own_received
 
 TOP_K = 5
 ALIVE = -1
@@ -93,7 +93,7 @@ def jaccard_steps(sinks: xr.DataArray) -> xr.DataArray:
 def jaccard_layers(sinks: xr.DataArray) -> xr.DataArray:
     """Overlap of every layer's sinks with those of the layer before, `(step, layer)` from the second layer on."""
     shares = _bare(sinks)
-    return _neighbours(shares.mean("head") if "head" in shares.dims else shares, "layer")
+    return _neighbours(shares.where(has_head(sinks)).mean("head") if "head" in shares.dims else shares, "layer")
 
 
 def recall_of_first(received: xr.DataArray, k: int = TOP_K) -> xr.DataArray:
@@ -130,6 +130,7 @@ def _neighbours(sets: xr.DataArray, dim: str) -> xr.DataArray:
     """Overlap of every index of `dim` with the one before, labelled by the later."""
     if dim not in sets.dims:
         raise UserError(f"comparing neighbours along {dim!r} needs that dim, these sinks have {tuple(sets.dims)}")
+    sets = sets.drop_vars([name for name in sets.coords if name not in sets.dims])  # of one layer, not of two
     later = sets.isel({dim: slice(1, None)})
     before = sets.isel({dim: slice(None, -1)}).assign_coords({dim: later[dim]})
     return jaccard(before, later)

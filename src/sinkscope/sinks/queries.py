@@ -28,7 +28,17 @@ UNIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "all": ATOMS,
     }
 )
-GROUPS = (*ATOMS, *UNIONS)
+RENOISED: Mapping[str, str] = MappingProxyType(
+    {own: atom for own, atom in zip(attention.RENOISED_GROUPS, ATOMS, strict=True) if own != atom}
+)
+"""What a trace of a renoising model calls an atom."""
+GROUPS = (*ATOMS, *UNIONS, *RENOISED)
+
+
+def atoms_of(group: str) -> tuple[str, ...]:
+    """The atoms of a group that is known; those of a renoising model under the names of all others."""
+    atom = RENOISED.get(group, group)
+    return UNIONS.get(atom, (atom,))
 
 
 def group_atoms(sample: xr.Dataset, group: str) -> list[str]:
@@ -40,8 +50,8 @@ def group_atoms(sample: xr.Dataset, group: str) -> list[str]:
             f"this trace has no received attention by group, {group!r} was asked: record it with by_group, or use 'all'"
         )
     recorded = [str(name) for name in sample["group"].values]
-    atoms = [atom for atom in UNIONS.get(group, (group,)) if atom in recorded]
-    if not atoms:
+    atoms = [name for name in recorded if {*atoms_of(name)} <= {*atoms_of(group)}]
+    if not atoms or (group in RENOISED and group not in recorded):
         raise UserError(f"group {group!r} was not recorded: this trace has {', '.join(recorded)}")
     return atoms
 
@@ -76,7 +86,7 @@ def no_key_from(sample: xr.Dataset, group: str = "all") -> xr.DataArray | None:
     atoms = group_atoms(sample, group)
     size, paid = sample["queries"].sel(group=atoms), sample["no_key_by_group"].sel(group=atoms)
     asked = size.sum("group")
-    mean: xr.DataArray = (paid * size).sum("group") / asked.where(asked > 0)
+    mean: xr.DataArray = (paid * size).sum("group", skipna=False) / asked.where(asked > 0)
     return mean
 
 

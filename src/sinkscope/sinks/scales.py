@@ -11,6 +11,9 @@ Received attention r is a mean over queries, so it sums to 1 over the keys that 
 n counts existing keys, not queries: in a pass over a block cache fewer rows are fed than there are keys, and in an
 autoregressive model keys are still missing (NaN). All layers and heads have the same keys, unless a cache dropped some
 or a sliding window forgot them: then n is that of the row, its layer and head.
+
+Where layers differ in their number of heads, the heads that a layer lacks are rows without any key, and count nowhere;
+the coordinate `layer_heads` says how many each has.
 """
 
 from collections.abc import Collection, Hashable
@@ -27,6 +30,13 @@ SCALES: tuple[str, ...] = get_args(Scale)
 
 WITHIN_A_PASS = ("layer", "head", "kv_head")
 """The dims along which the same keys exist, unless some were dropped."""
+
+
+def has_head(values: xr.DataArray) -> xr.DataArray | bool:
+    """Which heads a layer has, boolean `(layer, head)`; True where all have the same, or where there is no dim head."""
+    if "layer_heads" not in values.coords or "head" not in values.coords:
+        return True
+    return (values["head"] < values["layer_heads"]).drop_vars(["layer_heads", "layer_kv_heads"], errors="ignore")
 
 
 ROUNDING = 0.02
@@ -65,7 +75,7 @@ def checked(received: xr.DataArray) -> xr.DataArray:
             "overflowed (--dtype bfloat16 or float32)"
         )
     empty = received.isnull().all("position")
-    overflown = empty & ~empty.all([dim for dim in WITHIN_A_PASS if dim in empty.dims])
+    overflown = empty & ~empty.all([dim for dim in WITHIN_A_PASS if dim in empty.dims]) & has_head(received)
     if overflown.any():
         first = np.argwhere(overflown.values)[0]
         labels = zip(overflown.dims, first, strict=True)
@@ -106,8 +116,11 @@ def key_count(received: xr.DataArray) -> xr.DataArray:
 
 
 def mean_over(received: xr.DataArray, dims: str | Collection[Hashable]) -> xr.DataArray:
-    """The mean over layers or heads. A key that only some of them hold receives nothing in the others."""
-    return received.fillna(0.0).mean(dims, keep_attrs=True).where(received.notnull().any(dims))
+    """The mean over layers or heads; over both every head that there is counts alike. A key that only some of them hold
+    receives nothing in the others."""
+    known, there = received.fillna(0.0), has_head(received)
+    known = known if isinstance(there, bool) else known.where(there)
+    return known.mean(dims, keep_attrs=True).where(received.notnull().any(dims))
 
 
 def full_score(scale: str, keys: xr.DataArray) -> xr.DataArray | float:

@@ -166,7 +166,9 @@ def norm_sums(sample: xr.Dataset, sinks: xr.DataArray, of: Norm) -> xr.Dataset:
     if name not in sample:
         raise UserError(f"this trace has no {of} norms: record it again with Recording(norms=True)")
     norms = sample[name].sel(step=sinks["step"].values, position=sinks["position"].values)
-    shared = sinks.sizes.get("head", norms.sizes["kv_head"]) // norms.sizes["kv_head"]
+    one = xr.ones_like(sinks.isel(step=0, position=0, drop=True), dtype=np.int64)
+    # How many query heads count a key head's norm.
+    shared = over_kv_heads(one, norms, np.sum).drop_vars("exists", errors="ignore") if "head" in sinks.dims else 1
     both = xr.Dataset(
         {"sinks": sinks.drop_vars("exists"), "exists": anywhere(sinks["exists"].drop_vars("exists")), "norm": norms}
     )
@@ -181,7 +183,7 @@ def norm_means(sums: xr.Dataset) -> xr.Dataset:
     return xr.Dataset({"at_sinks": at_sinks, "others": others, "ratio": at_sinks / others.where(others > 0)})
 
 
-def _norm_sums(part: xr.Dataset, shared: int) -> xr.Dataset:
+def _norm_sums(part: xr.Dataset, shared: xr.DataArray | int) -> xr.Dataset:
     norm = part["norm"]
     held = part["sinks"].astype(np.int64)
     if "head" in held.dims:
@@ -200,12 +202,25 @@ def over_kv_heads(values: xr.DataArray, norm: xr.DataArray, how: Callable[..., A
 
     how: `np.mean` or `np.sum`. Raises `UserError` where heads do not divide over key heads.
     """
-    heads, kv_heads = values.sizes["head"], norm.sizes["kv_head"]
-    if heads % kv_heads:
-        raise UserError(f"{heads} query heads do not divide over {kv_heads} key heads: are they of one sample?")
+    if "layer_heads" not in values.coords or "layer" not in values.dims:
+        return _over_kv_heads(values, norm["kv_head"].values, how)
+    each = zip(values["layer"].values, values["layer_heads"].values, norm["layer_kv_heads"].values, strict=True)
+    layers = [
+        _over_kv_heads(values.sel(layer=[layer], head=slice(heads - 1)), norm["kv_head"].values[:kv_heads], how)
+        for layer, heads, kv_heads in each
+    ]
+    # A key head that a layer lacks is NaN; of counts it has none.
+    missing = np.nan if np.issubdtype(values.dtype, np.floating) else 0
+    return xr.concat(layers, "layer", join="outer", fill_value=missing).transpose(*layers[0].dims)
+
+
+def _over_kv_heads(values: xr.DataArray, kv_heads: NDArray[np.int64], how: Callable[..., Any]) -> xr.DataArray:
+    heads, groups = values.sizes["head"], len(kv_heads)
+    if heads % groups:
+        raise UserError(f"{heads} query heads do not divide over {groups} key heads: are they of one sample?")
     bare = values.drop_vars("head", errors="ignore")
-    gathered: xr.DataArray = bare.coarsen(head=heads // kv_heads).reduce(how).rename(head="kv_head")
-    return gathered.assign_coords(kv_head=norm["kv_head"].values)
+    gathered: xr.DataArray = bare.coarsen(head=heads // groups).reduce(how).rename(head="kv_head")
+    return gathered.assign_coords(kv_head=kv_heads)
 
 
 def distance_maps(sample: xr.Dataset) -> xr.Dataset:

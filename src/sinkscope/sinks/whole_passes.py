@@ -37,6 +37,7 @@ from numpy.typing import NDArray
 from sinkscope.attention import Collect, watch
 from sinkscope.decoding.canvas import Canvas
 from sinkscope.decoding.forward import Forward
+from sinkscope.errors import UserError
 from sinkscope.families import Model
 from sinkscope.ordering import TOLERANCE, highest
 from sinkscope.sinks.ar import GU_EPSILON
@@ -87,7 +88,12 @@ class WholePasses:
 
 @torch.no_grad()
 def whole_passes(model: Model, sample: xr.Dataset) -> WholePasses:
-    """The maps of one recorded text, from the model that wrote it."""
+    """The maps of one recorded text, from the model that wrote it. Raises `UserError` where no pass sees a text whole,
+    and where layers differ in heads."""
+    if model.family.renoises:
+        raise UserError(f"{model.name} ({model.family.name}) has two stacks: no pass sees one of its texts whole")
+    if len({one.heads for one in model.shape.each}) > 1:
+        raise UserError(f"the layers of {model.name} differ in heads, so their maps make no table; use find_sinks")
     causal = not model.family.bidirectional
     if causal:
         lengths = sample["query_stop"].values.astype(np.int64)

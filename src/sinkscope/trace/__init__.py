@@ -1,9 +1,10 @@
 """What is recorded while a model generates: prompts in, labelled arrays out, safe on disk at every step."""
 
 from sinkscope.trace.layout import Counts, Layout, Maps, Statistics, plan_layout
+from sinkscope.trace.passes import OwnModule, open_module, own_module, record_passes
 from sinkscope.trace.prompts import Prompt, read_prompts, text_prompt
 from sinkscope.trace.reading import Trace, open_trace
-from sinkscope.trace.recording import Progress, Recording, record
+from sinkscope.trace.recording import Progress, Recording, planned_layout, record
 from sinkscope.trace.sample import SampleWriter
 from sinkscope.trace.store import TraceStore, check_output
 
@@ -11,6 +12,7 @@ __all__ = [
     "Counts",
     "Layout",
     "Maps",
+    "OwnModule",
     "Progress",
     "Prompt",
     "Recording",
@@ -19,9 +21,13 @@ __all__ = [
     "Trace",
     "TraceStore",
     "check_output",
+    "open_module",
     "open_trace",
+    "own_module",
     "plan_layout",
+    "planned_layout",
     "read_prompts",
     "record",
+    "record_passes",
     "text_prompt",
 ]

@@ -20,13 +20,14 @@ import numpy as np
 import xarray
 
 from sinkscope.errors import UserError
-from sinkscope.trace.layout import CHUNK_BYTES, KNOWN, LABELS
+from sinkscope.trace.layout import CHUNK_BYTES, KNOWN, LABELS, LAYER_HEADS
 
 _HEADER = 16  # of a Blosc buffer: 4 bytes of flags, then its unpacked size, its block size and its packed size
 _LARGEST = 2**62
 _DEEPEST = 32
 _SHOWN = 3
 _NUMBERED = ("step", "layer", "head", "position", "kv_head", "query")
+_OF_LAYERS: Mapping[str, list[tuple[tuple[str, ...], str]]] = {name: [(("layer",), "int32")] for name in LAYER_HEADS}
 
 Kinds = Mapping[str, tuple[type, ...]]
 _NONE = type(None)
@@ -110,7 +111,12 @@ def check_labels(dataset: xarray.Dataset, folder: Path) -> None:
     """Raise `UserError` where coordinates are not what a writer numbers."""
     for name, labels in dataset.coords.items():
         values = labels.values
-        if name in _NUMBERED:
+        if name in LAYER_HEADS:
+            most = dataset.sizes.get(str(name).removeprefix("layer_")[:-1])
+            fine = bool((values >= 1).all()) and (most is None or int(values.max()) == most)
+        elif name == "layer" and LAYER_HEADS[0] in dataset.coords:  # the network's own numbers, those that attend
+            fine = bool((np.diff(values, prepend=-1) > 0).all())
+        elif name in _NUMBERED:
             fine = np.array_equal(values, np.arange(len(values)))
         elif values.dtype.kind == "i":  # of maps
             fine = bool((values >= 0).all()) and len(set(values.tolist())) == len(values)
@@ -122,7 +128,7 @@ def check_labels(dataset: xarray.Dataset, folder: Path) -> None:
 def _dims(name: str, one: object, metadata: Path) -> Sequence[str]:
     """The dims of an array, which must be a known one."""
     wrong = f"{str(name)[:40]!r} is no array as sinkscope writes it"
-    known = [((name,), LABELS[name])] if name in LABELS else KNOWN.get(name, ())
+    known = [((name,), LABELS[name])] if name in LABELS else {**KNOWN, **_OF_LAYERS}.get(name, [])
     match one:
         case {
             "dimension_names": [*dims],

@@ -19,6 +19,7 @@ from typing import Literal
 import numpy as np
 
 from sinkscope.errors import UserError
+from sinkscope.families import LayerShape
 
 CHUNK_BYTES = 6 * 2**20
 """Size aimed at for a chunk before compression."""
@@ -32,13 +33,24 @@ MAX_CHUNK_STEPS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """Sizes of one sample: upper limits for steps and positions, exact numbers for the rest."""
+    """Sizes of one sample: upper limits for steps and positions, exact numbers for the rest.
+
+    layers: those with attention. attending: their own numbers and heads, where not all layers of the network have the
+    same; `heads` and `kv_heads` are then the most that one has.
+    """
 
     max_steps: int
     layers: int
     heads: int
     kv_heads: int
     positions: int
+    attending: tuple[LayerShape, ...] = ()
+
+    @property
+    def each(self) -> tuple[LayerShape, ...]:
+        """Numbers and heads of the layers."""
+        alike = (LayerShape(number, self.heads, self.kv_heads) for number in range(self.layers))
+        return self.attending or tuple(alike)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +69,7 @@ class Statistics:
     groups: names of the parts of a pass's queries; empty when queries are not split.
     by_group: `received_by_group` averaged over heads ("mean"), for every head ("heads"), or left out (None).
     removed: names of the sums that tell what an intervention took away; empty without one.
-    no_key: what goes to no key; of a model with learned sinks.
+    no_key: what goes to no key; of a model with learned sinks. noise: what a renoising model keeps and is told.
     precision: "rounded": large arrays of received attention lose bits that decide nothing (`sample.rounded`);
         "float32": every number is kept as it was computed.
     """
@@ -71,6 +83,7 @@ class Statistics:
     final: bool = False
     kinds: bool = False
     no_key: bool = False
+    noise: bool = False
     removed: tuple[str, ...] = ()
     maps: Maps | None = None
 
@@ -94,10 +107,15 @@ class Variable:
 
 @dataclass(frozen=True, kw_only=True)
 class Coordinate:
-    """Labels along one dimension."""
+    """Labels along one dimension, `name` itself or `along`."""
 
     name: str
     values: tuple[int, ...] | tuple[str, ...]
+    along: str | None = None
+
+    @property
+    def dim(self) -> str:
+        return self.along or self.name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,9 +139,28 @@ class Layout:
         return next((tuple(map(int, axis.values)) for axis in self.coordinates if axis.name == "map_step"), ())
 
     @property
+    def bytes(self) -> int:
+        """Size of all arrays before compression, at most."""
+        return sum(_bytes(one.shape, one) for one in (*self.stepwise, *self.mapped, *self.static))
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Memory of the steps that wait for their chunk to fill."""
+        return sum(_bytes((self.chunk_steps, *one.shape[1:]), one) for one in self.stepwise)
+
+    @property
+    def positions(self) -> int:
+        """Length of the dimension `position`."""
+        return len(next(axis for axis in self.coordinates if axis.name == "position").values)
+
+    @property
     def max_steps(self) -> int:
         """Length of the dimension `step` before it is cut to the steps taken."""
         return len(next(axis for axis in self.coordinates if axis.name == "step").values)
+
+
+def _bytes(shape: tuple[int, ...], variable: Variable) -> int:
+    return prod(shape) * np.dtype(variable.dtype).itemsize
 
 
 @dataclass(frozen=True)
@@ -165,6 +202,15 @@ _RECORD = (
 )
 
 
+_NOISE = (  # see `decoding.protocols.Noise`
+    _Draft("encoder", ("step",), "bool", False, "whether the pass was the encoder's, causal over what is finished"),
+    _Draft("kept", ("step", "position"), "bool", False, "keeps the token that was drawn; others get random ones"),
+    _Draft("predicted", ("step", "position"), "int32", -1, "the likeliest token"),
+    _Draft("prediction_entropy", ("step", "position"), "float32", NAN, "entropy of the prediction, in nats"),
+    _Draft(
+        "self_conditioning", ("step", "position"), "float32", NAN, "norm of the last prediction's part of the input"
+    ),
+)
 _BY_KEY, _BY_HEAD = ("layer", "head", "position"), ("layer", "head")
 _OUTPUTS = (  # of the final pass, see `attention.outputs`
     _Draft("final_value_norm", _BY_KEY, "float32", NAN, "Euclidean norm of the value that the head reads"),
@@ -191,6 +237,8 @@ def _stepwise(kept: Statistics) -> Iterator[_Draft]:
     if kept.groups:
         yield _Draft("queries", ("step", "group"), "int32", 0, "number of queries in each group")
     yield from _RECORD
+    if kept.noise:
+        yield from _NOISE
     if kept.norms:
         dims = ("step", "layer", "kv_head", "position")
         yield _Draft("key_norm", dims, "float32", NAN, "Euclidean norm of the key")
@@ -240,6 +288,9 @@ LABELS: Mapping[str, str] = {
 }
 """The dimensions, and the type of their labels."""
 
+LAYER_HEADS = ("layer_heads", "layer_kv_heads")
+"""Along `layer`, where not all layers have the same: how many heads and key heads one has. The rest are NaN."""
+
 
 def _known() -> dict[str, list[tuple[tuple[str, ...], str]]]:
     maps = Maps(steps=(0,), layers=(0,), heads=(0,))
@@ -248,7 +299,7 @@ def _known() -> dict[str, list[tuple[tuple[str, ...], str]]]:
     for way in ways:
         kept = Statistics(
             groups=("all",), by_group=way, norms=True, entropy=True, unconditional=True, final=True, kinds=True,
-            no_key=True, removed=("keys",), maps=maps,
+            no_key=True, noise=True, removed=("keys",), maps=maps,
         )  # fmt: skip
         for draft in (*_stepwise(kept), *_mapped(kept), *_static(kept)):
             known.setdefault(draft.name, []).append((draft.dims, draft.dtype))
@@ -283,7 +334,7 @@ def _chunk_steps(drafts: tuple[_Draft, ...], sizes: dict[str, int]) -> int:
 def _labels(counts: Counts, kept: Statistics) -> tuple[Coordinate, ...]:
     labels: dict[str, tuple[int, ...] | tuple[str, ...]] = {
         "step": tuple(range(counts.max_steps)),
-        "layer": tuple(range(counts.layers)),
+        "layer": tuple(one.number for one in counts.each),
         "head": tuple(range(counts.heads)),
         "position": tuple(range(counts.positions)),
     }
@@ -298,7 +349,13 @@ def _labels(counts: Counts, kept: Statistics) -> tuple[Coordinate, ...]:
         labels["map_layer"] = kept.maps.layers
         labels["map_head"] = kept.maps.heads
         labels["query"] = tuple(range(counts.positions))
-    return tuple(Coordinate(name=name, values=values) for name, values in labels.items())
+    coordinates = [Coordinate(name=name, values=values) for name, values in labels.items()]
+    if counts.attending:
+        _, *had = zip(*counts.attending, strict=True)
+        coordinates += [
+            Coordinate(name=name, values=one, along="layer") for name, one in zip(LAYER_HEADS, had, strict=True)
+        ]
+    return tuple(coordinates)
 
 
 def _check(counts: Counts, kept: Statistics) -> None:
@@ -309,12 +366,15 @@ def _check(counts: Counts, kept: Statistics) -> None:
         raise UserError("attention by group needs groups, got none: name the groups or leave by_group out")
     if kept.maps is None:
         return
-    asked = (("step", kept.maps.steps, counts.max_steps), ("layer", kept.maps.layers, counts.layers))
-    for name, numbers, size in (*asked, ("head", kept.maps.heads, counts.heads)):
-        wrong = [number for number in numbers if not 0 <= number < size]
+    there = {"step": range(counts.max_steps), "layer": [one.number for one in counts.each], "head": range(counts.heads)}
+    asked = {"step": kept.maps.steps, "layer": kept.maps.layers, "head": kept.maps.heads}
+    for name, numbers in asked.items():
+        wrong = [number for number in numbers if number not in there[name]]
         if wrong or not numbers or len(set(numbers)) < len(numbers):
-            got = wrong[0] if wrong else list(numbers)
-            raise UserError(f"attention maps need distinct {name}s from 0 to {size - 1}, got {got}")
+            got, known = wrong[0] if wrong else list(numbers), there[name]
+            every = len(known) == 1 + known[-1] - known[0]
+            told = f"from {known[0]} to {known[-1]}" if every else f"of {', '.join(map(str, known))}"
+            raise UserError(f"attention maps need distinct {name}s {told}, got {got}")
 
 
 def plan_layout(counts: Counts, statistics: Statistics) -> Layout:
@@ -325,7 +385,7 @@ def plan_layout(counts: Counts, statistics: Statistics) -> Layout:
     """
     _check(counts, statistics)
     coordinates = _labels(counts, statistics)
-    sizes = {axis.name: len(axis.values) for axis in coordinates}
+    sizes = {axis.dim: len(axis.values) for axis in coordinates}
     stepwise = tuple(_stepwise(statistics))
     steps = _chunk_steps(stepwise, sizes)
     return Layout(

@@ -6,8 +6,8 @@ One object a line, with one of `prompt` (text), `messages` (a chat: objects with
     {"id": "q1", "prompt": "What is the capital of France?", "answer": "Paris"}
     {"messages": [{"role": "user", "content": "Hello"}]}
 
-Everything is held in memory, which for prompts is little. Where it misleads: whether a prompt suits a model (its
-length, its chat template) is only known once the tokenizer is.
+A trace stands for its finished texts. Everything is held in memory, which for prompts is little. Where it misleads:
+whether a prompt suits a model (its length, its chat template) is only known once the tokenizer is.
 """
 
 import os
@@ -22,6 +22,7 @@ from typing import IO, Any
 from sinkscope.decoding.texts import plain_messages
 from sinkscope.errors import UserError, refusing, shortened
 from sinkscope.families.checkpoint import JSON_NAMES, parse_json
+from sinkscope.trace.reading import Trace, open_trace
 
 Content = str | list[dict[str, Any]] | list[int]
 
@@ -47,7 +48,8 @@ def text_prompt(text: str) -> list[Prompt]:
 
 
 def read_prompts(path: str | Path, stdin: IO[bytes] | None = None) -> list[Prompt]:
-    """Read prompts from the JSON lines file `path`, or from `stdin` (by default standard input) where it is "-".
+    """Read prompts from the JSON lines file `path`, or from `stdin` (by default standard input) where it is "-"; of a
+    trace its finished texts as token ids, prompts included.
 
     Blank lines are skipped. Raises UserError in one line, naming the file and the line: a file that can't be read or
     holds no prompt, a line that is not UTF-8, not JSON or not an object, none or several of `prompt`, `messages` and
@@ -55,8 +57,19 @@ def read_prompts(path: str | Path, stdin: IO[bytes] | None = None) -> list[Promp
     """
     if str(path) == "-":
         return _read_lines(sys.stdin.buffer if stdin is None else stdin, "standard input")
-    with refusing(f"can't read the prompts {shortened(str(path))}"), os.fdopen(_open(Path(path)), "rb") as lines:
+    refused = f"can't read the prompts {shortened(str(path))}"
+    with refusing(refused):
+        is_trace = Path(path, "zarr.json").exists()
+    if is_trace:
+        return _texts_of(open_trace(path))
+    with refusing(refused), os.fdopen(_open(Path(path)), "rb") as lines:
         return _read_lines(lines, shortened(str(path)))
+
+
+def _texts_of(trace: Trace) -> list[Prompt]:
+    if not trace.complete_ids:
+        raise UserError(f"the trace {trace.path} holds no finished text; record it to its end")
+    return [Prompt(one, [int(token) for token in trace[one]["sequence"].values]) for one in trace.complete_ids]
 
 
 def _open(path: Path) -> int:

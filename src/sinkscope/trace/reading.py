@@ -32,6 +32,7 @@ from sinkscope.trace.groups import (
     read_sample,
     sample_folders,
 )
+from sinkscope.trace.layout import LAYER_HEADS
 
 MOST_SAMPLES = 10
 MOST_LETTERS = 200
@@ -163,6 +164,7 @@ def _open(folder: Path) -> xarray.Dataset:
         raise UserError(f"the sample {folder} is gone: its trace is being rewritten, open it again") from error
     except _UNREADABLE as error:
         raise UserError(f"the sample {folder} is damaged or can't be read ({_reason(error)})") from error
+    dataset = dataset.set_coords([name for name in LAYER_HEADS if name in dataset])
     check_labels(dataset, folder)
     return dataset
 

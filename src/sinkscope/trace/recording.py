@@ -12,32 +12,31 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 
-from sinkscope.attention import GROUPS, Collect, watch
+from sinkscope.attention import GROUPS, RENOISED_GROUPS, Collect, watch
 from sinkscope.decoding import Denoising, Prompts, Run, Step, default_settings
 from sinkscope.decoding.canvas import Canvas, encode_prompts, split_prompts
 from sinkscope.decoding.coupling import check_padding
-from sinkscope.decoding.forward import Forward
+from sinkscope.decoding.forward import forward_for
 from sinkscope.decoding.generation import read_text, warn_beyond_training
 from sinkscope.decoding.protocols import Compression, Intervention, MaskingStats, added, warn_if_nothing
 from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.decoding.settings import Settings
 from sinkscope.errors import UserError
 from sinkscope.families import Model
-from sinkscope.families.describe import identity_of
+from sinkscope.trace.attributes import run_attributes
 from sinkscope.trace.layout import Counts, Layout, Maps, Statistics, plan_layout
 from sinkscope.trace.prompts import Prompt
 from sinkscope.trace.reading import Trace, open_trace
 from sinkscope.trace.rows import Arrays, BatchRow, final_arrays, step_arrays
 from sinkscope.trace.sample import SampleWriter
 from sinkscope.trace.store import TraceStore, check_output
-from sinkscope.versions import PACKAGES, versions_now
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +148,16 @@ def record(
     return open_trace(out)
 
 
+def planned_layout(model: Model, prompt_length: int, settings: Settings, recording: Recording) -> Layout:
+    """The arrays of one sample, for its sizes; no weights are needed. A prompt that is all there is has nothing but
+    masks. Raises `UserError` as `record` does."""
+    run = Run(model, settings)
+    filled = model.family.mask_token_id if run.new_tokens([[0] * prompt_length]) == 0 else None
+    tokens = [model.family.pad_token_id if filled is None else filled] * prompt_length
+    run.check([tokens])
+    return _Plan(run, (), recording, 1).layout(tokens, [tokens])
+
+
 def _keeping(steps: Iterator[Step], writers: Mapping[BatchRow, SampleWriter]) -> Iterator[Step]:
     """The steps; where one can't be made, those before it are written first."""
     try:
@@ -192,9 +201,10 @@ class _Plan:
         settings = self.run.settings
         asked = {name: value for name, value in vars(self.recording).items() if name != "kernel"}
         return Statistics(
-            groups=GROUPS,
+            groups=RENOISED_GROUPS if self.run.model.family.renoises else GROUPS,
             unconditional=isinstance(settings, Denoising) and settings.cfg_scale > 0,
             no_key=self.run.model.shape.learned_sinks,
+            noise=self.run.model.family.renoises,
             removed=() if self.run.masking is None else MaskingStats.names(),
             **asked,
         )
@@ -214,8 +224,14 @@ class _Plan:
     def layout(self, tokens: Sequence[int], batch: Sequence[Sequence[int]]) -> Layout:
         """The arrays of a sample that is run in this batch."""
         steps, shape = self.run.max_steps(batch), self.run.model.shape
-        depth = {"layers": shape.layers, "heads": shape.heads, "kv_heads": shape.kv_heads}
-        counts = Counts(max_steps=steps, positions=len(tokens) + self.run.new_tokens([tokens]), **depth)
+        counts = Counts(
+            max_steps=steps,
+            layers=len(shape.each),
+            heads=shape.heads,
+            kv_heads=shape.kv_heads,
+            positions=len(tokens) + self.run.new_tokens([tokens]),
+            attending=shape.attending,
+        )
         return plan_layout(counts, self.statistics)
 
     def check(self) -> tuple[str, list[int]]:
@@ -249,12 +265,13 @@ def _probe(model: Model, kernel: str | None) -> None:
     tokens = torch.zeros(1, 2, dtype=torch.long, device=model.device)
     canvas = Canvas(tokens=tokens, real=torch.ones_like(tokens, dtype=torch.bool), prompt_length=2)
     with watch(model, kernel=kernel) as watched:
-        Forward(model, canvas)(tokens, (0, 2), (0, 1), torch.zeros_like(tokens))
-    layers, _, heads, _ = watched.received.shape
-    if (layers, heads) != (model.shape.layers, model.shape.heads):
+        forward_for(model, canvas, None, ())(tokens, (0, 2), (0, 1), torch.zeros_like(tokens))
+    seen = watched.received[:, 0].isnan().all(-1).logical_not().sum(-1).tolist()  # heads by layer
+    told = [one.heads for one in model.shape.each]
+    if seen != told:
         raise UserError(
-            f"{model.name} has {model.shape.layers} layers of {model.shape.heads} heads, but attention of {layers} x "
-            f"{heads} was seen: models with attention in some layers only can be watched, not recorded"
+            f"{model.name} attends with {seen} heads by layer where {told} are known of it: load it with load_model, "
+            "which tries it"
         )
 
 
@@ -267,6 +284,7 @@ class _Recorder:
         self._statistics = plan.statistics
         self._store = store
         self._observer = observer
+        self._numbers = [one.number for one in self._model.shape.each]
         self.removed: MaskingStats | None = None  # in all steps so far; None without an intervention
 
     def record(self, batch: _Batch) -> None:
@@ -296,9 +314,11 @@ class _Recorder:
         with watch(self._model, self._collect(taken), kernel=plan.recording.kernel) as watched:
             steps = plan.run.steps(list(batch.tokens), batch.seeds)
             for step in _keeping(steps, writers):
+                by_number = {self._numbers[call]: maps for call, maps in watched.last.maps.items()}
+                seen = replace(watched.last, maps=by_number)
                 # A row that is done waits for the others: what it would not have done alone is not its own.
                 for row in [row for row in writers if bool(step.takes_part[row.number])]:
-                    writers[row].append(step_arrays(step, taken[row], watched.last, row, self._statistics))
+                    writers[row].append(step_arrays(step, taken[row], seen, row, self._statistics))
                     ends[row] = step
                     taken[row] += 1
                 removed = step.add_to(removed)
@@ -318,7 +338,7 @@ class _Recorder:
             groups=True,
             norms=kept.norms,
             entropy=kept.entropy,
-            map_layers=wanted.layers if wanted else (),
+            map_layers=tuple(map(self._numbers.index, wanted.layers)) if wanted else (),
             map_heads=wanted.heads if wanted else (),
         )
 
@@ -338,7 +358,7 @@ class _Recorder:
         canvas = Canvas(tokens=sequence, real=torch.ones_like(sequence, dtype=torch.bool), prompt_length=prompt_length)
         recording = self._plan.recording
         with watch(self._model, Collect(outputs=recording.kinds), kernel=recording.kernel) as watched:
-            forward = Forward(self._model, canvas)
+            forward = forward_for(self._model, canvas, None, ())
             forward(sequence, (0, length), (0, 1), torch.zeros_like(sequence), finished=True)
         return final_arrays(watched.last)
 
@@ -351,38 +371,3 @@ class _Recorder:
         # A vocabulary may be smaller than the embedding, so an id may have no text.
         texts = tokenizer.convert_ids_to_tokens(ids)
         return {str(token): str(text) for token, text in zip(ids, texts, strict=True) if text is not None}
-
-
-_WRITTEN_BY = (*PACKAGES, "xarray", "zarr", "numpy")
-
-
-def run_attributes(run: Run, recording: dict[str, Any], prompts: str) -> dict[str, Any]:
-    """The attributes of a trace, as JSON: enough to rebuild the run that made it, and nothing that differs between two
-    such runs."""
-    model, family, settings = run.model, run.model.family, run.settings
-    return {
-        "model": {
-            "name": model.name,
-            "revision": model.revision,
-            "weights": identity_of(model).weights,
-            "family": family.name,
-            "model_type": model.network.config.model_type,
-            "network": type(model.network).__name__,
-            "dtype": str(model.dtype).removeprefix("torch."),
-            "device": model.device.type,
-            "bidirectional": family.bidirectional,
-            "logit_shift": family.logit_shift,
-            "block_length": None if family.blocks is None else family.blocks.length,
-            "mask_token_id": family.mask_token_id,
-            "special_ids": list(family.special_ids),
-            "layers": model.shape.layers,
-            "heads": model.shape.heads,
-            "kv_heads": model.shape.kv_heads,
-        },
-        "decoding": {"kind": "denoising" if isinstance(settings, Denoising) else "autoregressive", **asdict(settings)},
-        "recording": recording,
-        **({} if run.intervention is None else {"intervention": run.intervention.to_dict()}),
-        **({} if run.compression is None else {"compression": run.compression.to_dict()}),
-        "prompts": prompts,
-        "versions": versions_now(_WRITTEN_BY),
-    }

@@ -36,6 +36,14 @@ def step_arrays(step: Step, number: int, seen: PassStatistics, row: BatchRow, ke
         **_bounds("block", step.block_range, row),
         **_bounds("query", step.queries, row),
     }
+    if kept.noise:
+        assert step.noise is not None
+        arrays["encoder"] = np.array(step.noise.encoder)
+        for name in ("kept", "predicted", "entropy", "self_conditioning"):
+            values = _numpy(getattr(step.noise, name)[row.number, row.padding :])
+            arrays[{"entropy": "prediction_entropy"}.get(name, name)] = (
+                values.astype(np.int32) if name == "predicted" else values
+            )
     if kept.groups:
         arrays["queries"] = _numpy(seen.queries[row.number]).astype(np.int32)
     if kept.by_group is not None:
@@ -84,9 +92,11 @@ def _bounds(name: str, columns: tuple[int, int], row: BatchRow) -> Arrays:
 
 
 def _mean(by_head: torch.Tensor) -> torch.Tensor:
-    """Means over heads, (layer, group, head, position) -> (layer, group, position); a head without the key gives
-    nothing."""
-    return by_head.nan_to_num(0).mean(2).masked_fill(by_head.isnan().all(2), torch.nan)
+    """Means over the heads that a layer has, (layer, group, head, position) -> (layer, group, position); a head without
+    the key gives nothing."""
+    missing = by_head.isnan()
+    heads = missing.all(-1).all(1, keepdim=True).logical_not().sum(2, keepdim=True)  # (layer, 1, 1)
+    return (by_head.nan_to_num(0).sum(2) / heads).masked_fill(missing.all(2), torch.nan)
 
 
 def _keys(values: torch.Tensor, width: int, row: BatchRow) -> torch.Tensor:
@@ -103,9 +113,11 @@ def _queries(values: torch.Tensor, step: Step, row: BatchRow) -> torch.Tensor:
 
 
 def _maps(seen: PassStatistics, maps: Maps, step: Step, row: BatchRow) -> torch.Tensor:
-    """Full maps (map_layer, map_head, query, position); NaN where a query was not fed."""
+    """Full maps (map_layer, map_head, query, position); NaN where a query was not fed, or a layer lacks the head."""
     width = step.seen.shape[1]
-    chosen = torch.stack([_keys(seen.maps[layer][row.number], width, row) for layer in maps.layers]).nan_to_num(0)
+    chosen = torch.stack([_keys(seen.maps[layer][row.number], width, row) for layer in maps.layers])
+    known = chosen.isnan().all(-1).all(-1).logical_not()  # (map_layer, map_head)
+    chosen = torch.where(known[..., None, None], chosen.nan_to_num(0), torch.nan)
     laid_out = chosen.new_full((*chosen.shape[:2], width, chosen.shape[-1]), torch.nan)
     laid_out[:, :, step.queries[0] : step.queries[1]] = chosen
     return laid_out[:, :, row.padding :]

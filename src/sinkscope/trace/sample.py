@@ -54,7 +54,7 @@ class SampleWriter:
         self._guard = guard
         self._completed = completed
         self._attributes = {**attributes, "steps": 0, "complete": False}
-        self._sizes = {axis.name: len(axis.values) for axis in layout.coordinates}
+        self._sizes = {axis.dim: len(axis.values) for axis in layout.coordinates}
         self._arrays: dict[str, zarr.Array[Any]] = {}
         self._metadata: dict[str, dict[str, Any]] = {}
         self._buffers = {one.name: _empty(one, layout.chunk_steps) for one in layout.stepwise}
@@ -193,7 +193,7 @@ def _write_coordinate(folder: Path, axis: Coordinate) -> zarr.Array[Any]:
         chunks=labels.shape,
         compressors=None,
         chunk_key_encoding=_KEYS,
-        dimension_names=(axis.name,),
+        dimension_names=(axis.dim,),
         config=_EVERY_CHUNK,
     )
 
@@ -248,7 +248,7 @@ def rounded(values: NDArray[np.float32]) -> NDArray[np.float32]:
     Bits that are zero compress to nothing.
 
     Where it misleads: a limit *below* the fair share, or the order of keys that receive less than it, is decided to 12
-    bits.
+    bits; so is the deviation of a row, and a z-score within a thousandth of its limit may fall on the other side.
     """
     if values.shape[-1] <= TOP:
         return values
@@ -258,6 +258,8 @@ def rounded(values: NDArray[np.float32]) -> NDArray[np.float32]:
     fair = (known.sum(-1, keepdims=True, dtype=np.float64) / keys).astype(np.float32)
     top = np.partition(known, -TOP, axis=-1)[..., -TOP, None]
     kept = (known >= 2 * fair) | (known >= top) | (abs(known - fair) <= np.float32(NEAR) * fair)
+    # A row without small numbers has none that could take what rounding leaves over.
+    kept |= ~(~missing & (known < fair / 2)).any(-1, keepdims=True)
     result = np.where(kept, known, np.where(known >= fair, _to_bits(known, ABOVE), _to_bits(known, BELOW)))
     _give_back(known, result, fair, missing)
     return np.where(missing, np.float32(np.nan), result)
@@ -275,11 +277,8 @@ def _to_bits(values: NDArray[np.float32], bits: int) -> NDArray[np.float32]:
 def _give_back(
     exact: NDArray[np.float32], result: NDArray[np.float32], fair: NDArray[np.float32], missing: NDArray[np.bool_]
 ) -> None:
-    """Add what a row lost to its highest number below half the fair share, where it can't cross that; in place."""
+    """Add what a row lost to its highest number below half the fair share; in place. A row without one lost nothing."""
     lost = (exact.astype(np.float64) - result).sum(-1, keepdims=True)
     at = np.where(missing | (result >= fair / 2), np.float32(-1), result).argmax(-1, keepdims=True)
-    # A row of nothing but numbers above half the fair share has a lowest one, or has lost nothing.
-    lowest = np.where(missing, np.float32(np.inf), result).argmin(-1, keepdims=True)
-    at = np.where(np.take_along_axis(result, at, -1) < fair / 2, at, lowest)
     taker = np.take_along_axis(result, at, -1)
     np.put_along_axis(result, at, np.maximum(0, taker + lost).astype(np.float32), -1)

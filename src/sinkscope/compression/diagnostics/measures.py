@@ -46,7 +46,7 @@ from sinkscope.sinks.ar import attends_both_ways
 from sinkscope.sinks.blocks import by_step_blocks
 from sinkscope.sinks.lexicon import model_attributes
 from sinkscope.sinks.motion import jaccard
-from sinkscope.sinks.scales import key_exists
+from sinkscope.sinks.scales import anywhere, has_head, key_exists
 from sinkscope.sinks.surroundings import over_kv_heads
 
 AMONG = ("all", "outside-block", "tokens")
@@ -91,7 +91,8 @@ def pair_norms(sample: xr.Dataset, which: Which = WHOLE) -> xr.Dataset:
     attention = over_kv_heads(received.astype(np.float64), norm, np.mean).sel(step=looked_at["step"].values)
     norm = norm.sel(step=looked_at["step"].values).astype(np.float64)
     there = attention.notnull() & looked_at
-    holes = "layer" in key_exists(received).dims
+    somewhere = anywhere(key_exists(received))
+    holes = bool((received.isnull() & has_head(received) & somewhere).any())
     if holes or bool((there & ~(norm > 0)).any()):
         raise UserError("some keys have no norm: they were dropped, or a sliding cache forgot them; record without")
     if not bool(there.any()):
@@ -171,7 +172,7 @@ def sink_overlap(sample: xr.Dataset, rule: SinkRule, ratio: float = 0.5, which: 
     """
     pairs = pair_norms(sample, which)
     received = received_from(sample, which.group).sel(step=pairs["step"].values)
-    sinks = mark_sinks(received, rule).drop_vars("exists") & key_exists(pairs["norm"])
+    sinks = mark_sinks(received, rule).drop_vars("exists") & anywhere(key_exists(pairs["norm"]))
     counted = over_kv_heads(sinks.astype(np.int64), pairs["norm"], np.sum)
     taken = _kept_of(pairs["norm"], ratio)
     keys = pairs["norm"].notnull().sum("position")
@@ -197,7 +198,7 @@ def kept_stability(sample: xr.Dataset, ratio: float = 0.5, which: Which = WHOLE)
     """
     pairs = pair_norms(sample, which)
     taken = _kept_of(pairs["norm"], ratio)
-    there = key_exists(pairs["norm"]).values
+    there = anywhere(key_exists(pairs["norm"])).values
     later = taken.isel(step=slice(1, None))
     before = taken.isel(step=slice(None, -1)).assign_coords(step=later["step"])
     first = taken.isel(step=0, drop=True)

@@ -27,12 +27,13 @@ import xarray as xr
 from sinkscope.attention import GROUPS
 from sinkscope.attention.cutting import Cut, cutting
 from sinkscope.attention.function import NAME
+from sinkscope.attention.groups import current_labels
 from sinkscope.attention.kernels import Attention
-from sinkscope.attention.statistics import current_labels
+from sinkscope.attention.spread import refuse_split_heads
 from sinkscope.compression.diagnostics.orders import attention_loss, over_random, random_loss
 from sinkscope.compression.scorers import CachedLayer, HighKeyNorm, KeyDiff, KeyNorm, Random, Scorer
 from sinkscope.compression.scorers.base import mean_over_group
-from sinkscope.decoding import Denoising, Prompts, Run, Step, default_settings, encode_prompts
+from sinkscope.decoding import Decoding, Denoising, Prompts, Run, Step, default_settings, encode_prompts
 from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.decoding.settings import Settings
 from sinkscope.errors import UserError
@@ -55,7 +56,7 @@ def measure_losses(
     kv_head)`, which is exact; `mass`, the attention that falls on the keys looked at, in the same dims; `keys (prompt,
     step)`, their number. NaN at steps that a prompt did not take. The first step of an autoregressive model is not
     among them. Raises `UserError` before any pass for prompts, settings or scorers that don't fit the model and for
-    settings that leave no key to look at.
+    settings that leave no key to look at; and in the pass for a network whose layers hold different keys.
     """
     settings = settings or default_settings(model)
     encoded = encode_prompts(model, prompts)
@@ -69,10 +70,13 @@ def measure_losses(
 def _check(model: Model, settings: Settings, scorers: Sequence[Scorer]) -> None:
     if model.network.config._attn_implementation != NAME:
         raise UserError(f"{model.name} was loaded with another attention function; load it with attention={NAME!r}")
+    if model.family.renoises:
+        raise UserError(f"{model.name} ({model.family.name}) keeps the keys of its encoder; their loss is not measured")
+    refuse_split_heads(model.network, "its keys can't be measured so")
     if isinstance(settings, Denoising):
         if settings.gen_length == 0:
             raise UserError("gen_length 0 makes the whole text one block, which leaves no key outside; set gen_length")
-    elif settings.max_new_tokens < 2:
+    elif isinstance(settings, Decoding) and settings.max_new_tokens < 2:
         raise UserError("the first token comes from the prompt's own pass; set max_new_tokens to at least 2")
     names = [one.name for one in scorers]
     if not names or len(set(names)) < len(names):
@@ -92,12 +96,18 @@ def _of_prompt(
     with cutting(looking):
         for step in Run(model, settings).steps([list(tokens)], [seed]):
             layers, looking.layers = looking.layers, []
+            if len({(one.keys.shape[1], one.keys.shape[2]) for one in layers}) > 1:
+                raise UserError(
+                    f"the layers of {model.name} differ in key heads, or a sliding cache forgot keys of some: their "
+                    "losses make no table; record with --norms, or take another model"
+                )
             if layers:
                 asking = _asking(step, layers[0].keys.shape[2], both_ways)
                 chosen = _outside(asking, layers[0].keys.shape[2])
                 cached = [one.seen(number, asking, len(tokens), seed) for number, one in enumerate(layers)]
                 attention = np.stack([one.grouped()[:, chosen.numpy()] for one in layers])
-                steps.append(_measured(attention, cached, scorers).assign_coords(step=step.index))
+                numbers = [one.number for one in model.shape.each]
+                steps.append(_measured(attention, cached, scorers, numbers).assign_coords(step=step.index))
     if not steps:
         raise UserError(f"{model.name} ended after its first token, which leaves no step to look at; use other prompts")
     return xr.concat(steps, "step")
@@ -194,14 +204,16 @@ def _outside(asking: tuple[int, int], width: int) -> torch.Tensor:
     return places[(places < asking[0]) | (places >= asking[1])]
 
 
-def _measured(attention: Floats, cached: Sequence[CachedLayer], scorers: Sequence[Scorer]) -> xr.Dataset:
-    """Losses of one step; attention (layer, kv_head, key)."""
+def _measured(
+    attention: Floats, cached: Sequence[CachedLayer], scorers: Sequence[Scorer], numbers: Sequence[int]
+) -> xr.Dataset:
+    """Losses of one step; attention (layer, kv_head, key). numbers: of the layers."""
     losses = []
     for scorer in scorers:
         importance = np.stack([scorer.importance(layer)[0].double().cpu().numpy() for layer in cached])
         losses.append(attention_loss(attention, importance))
     cell = ("layer", "kv_head")
-    layers, kv_heads, keys = attention.shape
+    _, kv_heads, keys = attention.shape
     return xr.Dataset(
         {
             "loss": ((*cell, "scorer"), np.stack(losses, axis=-1)),
@@ -210,5 +222,5 @@ def _measured(attention: Floats, cached: Sequence[CachedLayer], scorers: Sequenc
             "mass": (cell, attention.sum(-1)),
             "keys": ((), float(keys)),
         },
-        coords={"layer": np.arange(layers), "kv_head": np.arange(kv_heads), "scorer": [one.name for one in scorers]},
+        coords={"layer": numbers, "kv_head": np.arange(kv_heads), "scorer": [one.name for one in scorers]},
     )

@@ -26,7 +26,7 @@ from types import MappingProxyType, NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from sinkscope.compression import Compress, Protect, SkipLayers, read_budget_spec, read_scorer
-from sinkscope.decoding import Decoding, Denoising
+from sinkscope.decoding import Decoding, Denoising, Renoising
 from sinkscope.errors import UserError
 from sinkscope.evaluation.conditions import KeysCondition
 from sinkscope.evaluation.texts import reference_texts
@@ -84,7 +84,7 @@ def _hints(kind: type, *without: str) -> dict[str, Any]:
 
 
 _OWN = _hints(Arguments, "decoding", "condition")
-_DECODING = {**_hints(Decoding, "seed"), **_hints(Denoising, "seed")}
+_DECODING = {**_hints(Decoding, "seed"), **_hints(Denoising, "seed"), **_hints(Renoising, "seed")}
 _MASKING = {"mask": str, **_hints(MaskSinks, "keys", "seed", "reference"), "reference": str}
 _DROPPING = {
     "drop": str, "budget": str | float, "skip_layers": tuple[int, ...], "protect_first": int, "protect_recent": int,
@@ -220,8 +220,8 @@ class Preset:
 
     A preset holds what its source states and nothing else; whatever is given beside it comes on top. One token a step
     where no number of steps is stated. Misleads: a score also depends on the prompt, which is the task's; see
-    docs/lm-eval.md. Where sources differ or are silent there is no preset: Dream's base model (two versions of
-    `eval/eval_dream_gen.sh` state another top-p, neither a confidence), MMaDA on anything but GSM8K, LLaDA 2.
+    docs/reference/lm-eval.md. Where sources differ or are silent there is no preset: Dream's base model (two versions
+    of `eval/eval_dream_gen.sh` state another top-p, neither a confidence), MMaDA on anything but GSM8K, LLaDA 2.
     """
 
     family: str

@@ -56,7 +56,7 @@ def main() -> None:
     except (ConnectionError, FileNotFoundError) as error:
         _fail(
             f"a task needs what can't be had here: {error}; {LOCAL} and name its folder with --include_path; "
-            "docs/lm-eval.md has examples"
+            "docs/how-to/lm-eval-offline.md has examples"
         )
     except ValueError as error:
         if _origin(error.__traceback__) not in _REFUSING:

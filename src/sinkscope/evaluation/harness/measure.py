@@ -188,7 +188,9 @@ def load_task(name: str) -> Any:
         raise UserError(
             f"lm-evaluation-harness has no task {name!r}; {near and f'did you mean {near}? '}or name a yaml"
         )
-    with refusing(f"the task {name} can't be loaded", f"{LOCAL} and name that yaml; docs/lm-eval.md has examples"):
+    with refusing(
+        f"the task {name} can't be loaded", f"{LOCAL} and name that yaml; docs/how-to/lm-eval-offline.md has examples"
+    ):
         try:
             found = manager.load(str(file.resolve()) if own else name)["tasks"]
         except FileNotFoundError:

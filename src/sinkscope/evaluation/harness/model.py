@@ -22,6 +22,7 @@ from lm_eval.api.model import LM
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from sinkscope.decoding.running import kind_of
 from sinkscope.decoding.texts import write_chat
 from sinkscope.errors import UserError, memory_advice
 from sinkscope.evaluation.cache_stats import Meter, watched_for
@@ -219,7 +220,7 @@ def _check(arguments: Arguments, description: ModelDescription) -> None:
             f"preset {arguments.preset} is of {preset.family} models, {name} is of the family {description.family}; "
             "give its settings one by one"
         )
-    check_kind(arguments.decoding, description.bidirectional, name)
+    check_kind(arguments.decoding, kind_of(description), name)
     drops = arguments.condition.compression is not None
     if drops and description.bidirectional and arguments.decoding.get("cache") in (None, "blocks"):
         cache = "dual" if description.block_length is None else "prefix"

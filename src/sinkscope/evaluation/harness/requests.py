@@ -22,8 +22,8 @@ from typing import Any
 from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-from sinkscope.decoding import Decoding, Denoising, default_settings
-from sinkscope.decoding.settings import Settings
+from sinkscope.decoding import Decoding, Denoising, Renoising, default_settings
+from sinkscope.decoding.settings import KINDS, Settings
 from sinkscope.decoding.texts import check_words, decode_text, encode_text, tokenizer_of
 from sinkscope.errors import UserError
 from sinkscope.families import Model
@@ -126,13 +126,13 @@ def read_wish(asked: Mapping[str, Any], task: str) -> Wish:
     return Wish(until=tuple(text for text in until if text), tokens=tokens or None, sampling=sampling)
 
 
-def check_kind(decoding: Mapping[str, Any], bidirectional: bool, name: str) -> None:
-    """Raise `UserError` for settings that only the other kind of model has. name: of the model."""
-    known = {one.name for one in fields(Denoising if bidirectional else Decoding)} - {"seed"}
+def check_kind(decoding: Mapping[str, Any], kind: type[Settings], name: str) -> None:
+    """Raise `UserError` for settings that only other kinds of model have. name: of the model."""
+    known = {one.name for one in fields(kind)} - {"seed"}
     foreign = sorted(set(decoding) - known)
     if foreign:
-        kind = "a mask-filling" if bidirectional else "an autoregressive"
-        raise UserError(f"{name} is {kind} model, which has no {foreign[0]}; it has {', '.join(sorted(known))}")
+        said = KINDS[kind]
+        raise UserError(f"{name} is {said} model, which has no {foreign[0]}; it has {', '.join(sorted(known))}")
 
 
 def settings_for(model: Model, given: Mapping[str, Any], wish: Wish, seed: int) -> Settings:
@@ -146,6 +146,9 @@ def settings_for(model: Model, given: Mapping[str, Any], wish: Wish, seed: int) 
     if isinstance(own, Decoding):
         return Decoding(**{**values, "max_new_tokens": given.get("max_new_tokens", wish.tokens or TOKENS)})
     length = given.get("gen_length", wish.tokens)
+    if isinstance(own, Renoising):
+        del values["temperature"]
+        return Renoising(**{**values, "gen_length": length or own.gen_length})
     if length is None:
         return Denoising(**values)
     if "block_length" not in given and own.block_length is not None and length > 0:

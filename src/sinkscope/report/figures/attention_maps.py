@@ -66,7 +66,10 @@ def _map(sample: xr.Dataset, step: int, layer: int, head: int) -> xr.DataArray:
         if label not in recorded:
             kind = dim.removeprefix("map_")
             raise UserError(f"no map of {kind} {label} was recorded: there are {', '.join(map(str, recorded))}")
-    return maps.sel(wanted).astype(np.float64).transpose("query", "position")
+    found = maps.sel(wanted).astype(np.float64).transpose("query", "position")
+    if bool(found.isnull().all()):
+        raise UserError(f"layer {layer} has no head {head}, other layers have; name another")
+    return found
 
 
 def require_maps(sample: xr.Dataset) -> xr.DataArray:
@@ -143,7 +146,7 @@ def strongest(sample: xr.Dataset, steps: list[int]) -> tuple[int, int]:
     where = {"layer": maps["map_layer"].values, "head": maps["map_head"].values}
     received = sample["received"].sel({"step": steps, **where}).astype(np.float64)
     top = received.max("position").mean("step").transpose("layer", "head")
-    layer, head = np.unravel_index(int(top.values.argmax()), top.shape)
+    layer, head = np.unravel_index(int(top.fillna(-1).values.argmax()), top.shape)  # NaN: a head that a layer lacks
     return int(where["layer"][layer]), int(where["head"][head])
 
 

@@ -34,7 +34,7 @@ from sinkscope.report.figures.making import figure
 from sinkscope.sinks import SinkRule, mark_sinks, received_from, scaled
 from sinkscope.sinks.blocks import by_step_blocks
 from sinkscope.sinks.lexicon import Lexicon
-from sinkscope.sinks.queries import ATOMS, group_size
+from sinkscope.sinks.queries import group_size
 from sinkscope.sinks.scales import full_score, key_count, mean_over
 
 _GROUPS_ACROSS = 3
@@ -236,17 +236,17 @@ def asking_groups(sample: xr.Dataset) -> list[str]:
 
     Raises `UserError` where groups were not recorded, or never more than one asks at a step: "all" then shows as much.
     """
-    sizes = {group: group_size(sample, group).values for group in ATOMS if group in _recorded_groups(sample)}
+    sizes = {group: group_size(sample, group).values for group in _recorded_groups(sample)}
     asked = np.array([size > 0 for size in sizes.values()])
     if asked.sum(0).max(initial=0) < 2:
         raise UserError("at every step all queries are of one group, so the heat map shows as much")
     return ["all", *(group for group, size in sizes.items() if size.any())]
 
 
-def _recorded_groups(sample: xr.Dataset) -> set[str]:
+def _recorded_groups(sample: xr.Dataset) -> list[str]:
     if "received_by_group" not in sample or "queries" not in sample:
         raise UserError("received attention was not recorded by group (sinkscope trace --by-group mean)")
-    return {str(name) for name in sample["group"].values}
+    return [str(name) for name in sample["group"].values]
 
 
 def _by_group(samples: Sequence[xr.Dataset]) -> list[tuple[xr.Dataset, str]]:

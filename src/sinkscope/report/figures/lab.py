@@ -46,24 +46,24 @@ def read_findings(folder: Path) -> tuple[Finding, ...]:
 
 @figure("lab", "what makes and unmakes sinks: attention, loss and cost by recipe")
 def lab_panels(inputs: Inputs) -> Figure:
-    """Rows of panels, one an objective; in each a line a recipe."""
-    shown: dict[str, list[Finding]] = {}
+    """Rows of panels, one an objective and pass; in each a line a recipe."""
+    shown: dict[tuple[str, str], list[Finding]] = {}
     for one in inputs.findings:
         if one.where in _PASSES:
-            shown.setdefault(one.objective, []).append(one)
+            shown.setdefault((one.objective, one.where), []).append(one)
     if not shown:
         raise UserError("no laboratory was given (--lab FOLDER)")
     heights = [len(some) + 3.0 for some in shown.values()]
     drawn = Figure(figsize=(WIDE, _ROW * sum(heights) + 0.5), layout="constrained")
     grid = drawn.subplots(len(shown), len(_PANELS), squeeze=False, sharex="col", height_ratios=heights)
-    for row, (objective, some) in zip(grid, shown.items(), strict=True):
+    for row, ((objective, where), some) in zip(grid, shown.items(), strict=True):
         for number, (ax, (what, series)) in enumerate(zip(row, _PANELS, strict=True)):
             _paint(ax, some, series)
             ax.set_yticks(range(len(some)), list(map(printable, labels(some))) if number == 0 else [""] * len(some))
             ax.set_ylim(len(some) - 0.4, -0.6)
             if ax in grid[-1]:
                 ax.set_xlabel(what)
-        entitle(row[0], f"{objective}, {some[0].where}", lift=_LEGEND if row[0] is grid[0, 0] else 0.0)
+        entitle(row[0], f"{objective}, {where}", lift=_LEGEND if row[0] is grid[0, 0] else 0.0)
     for ax, (_, series) in zip(grid[0], _PANELS, strict=True):
         if len(series) > 1:
             ax.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=1, handlelength=1.2)

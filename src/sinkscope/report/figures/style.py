@@ -140,9 +140,18 @@ _DECADES = (1.0, 2.0, 5.0)
 _NARROW_RANGE = 200.0
 
 
+class ShownFigure(Figure):
+    """A figure that a notebook shows as the last line of a cell, without pyplot, which would keep it for ever."""
+
+    def _repr_png_(self) -> bytes:
+        written = io.BytesIO()
+        self.savefig(written, format="png", dpi=120, metadata=_METADATA["png"])
+        return written.getvalue()
+
+
 def fresh_axes(width: float = NARROW, height: float = 2.8) -> Axes:
     """Axes on a figure of their own, in inches."""
-    return Figure(figsize=(width, height), layout="constrained").subplots()
+    return ShownFigure(figsize=(width, height), layout="constrained").subplots()
 
 
 def owner(ax: Axes) -> Figure:
@@ -158,7 +167,7 @@ def panels(
     """A figure with so many panels, at most `across` in a row of `height` inches, sharing their vertical axis."""
     columns = min(count, across)
     rows = ceil(count / columns)
-    figure = Figure(figsize=(width if columns > 1 else min(width, NARROW), rows * height), layout="constrained")
+    figure = ShownFigure(figsize=(width if columns > 1 else min(width, NARROW), rows * height), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False, sharey="row" if share else False)
     axes = list(grid.ravel())
     for empty in axes[count:]:

@@ -148,6 +148,7 @@ def sample_entry(sample: xr.Dataset, attention: Attention) -> Entry:
         **{f"{dim}s": sample.sizes[dim] for dim in ("step", "layer", "head", "position")},
         "layer_numbers": sample["layer"].values,
         "head_numbers": sample["head"].values,
+        "layer_heads": sample["layer_heads"].values if "layer_heads" in sample.coords else None,
         "groups": [str(name) for name in sample["group"].values] if "group" in sample.dims else [],
         "maps": _maps(sample),
         "tokens": _token_texts(sample),

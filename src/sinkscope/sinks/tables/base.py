@@ -51,9 +51,22 @@ class View:
 
     @cached_property
     def chance(self) -> xr.Dataset:
-        """The result of `chance_by_step`."""
-        heads = 1 if "head" in self.received.dims else self.sample.sizes.get("head", 1)
-        return chance_by_step(self.sample, self.rule, self.group, self.positions["keys"], heads)
+        """The result of `chance_by_step`, by layer where layers have other keys or heads than others."""
+        heads: Any = 1  # that a row is the mean of
+        if "head" not in self.received.dims:
+            heads = self.sample.coords.get("layer_heads", self.sample.sizes.get("head", 1))
+        keys = self.exists.any([dim for dim in ("head",) if dim in self.exists.dims]).sum("position")
+        if "layer" not in keys.dims and isinstance(heads, int):
+            return chance_by_step(self.sample, self.rule, self.group, keys, heads)
+        layers = self.sample["layer"]
+        keys, heads = keys.broadcast_like(layers), xr.zeros_like(layers) + heads
+        each = [
+            chance_by_step(
+                self.sample, self.rule, self.group, keys.sel(layer=one, drop=True), int(heads.sel(layer=one))
+            )
+            for one in layers.values
+        ]
+        return xr.concat(each, layers)
 
     @property
     def finest(self) -> str:

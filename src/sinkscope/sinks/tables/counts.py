@@ -48,8 +48,9 @@ def _tops(view: View, keep: tuple[str, ...]) -> xr.Dataset:
     sums = layer_counts(view.sinks, keep)
     received = view.positions[f"{view.finest}_received"]
     rest = [dim for dim in received.dims if dim not in keep]
-    score = received * view.positions["keys"]
-    chance = {str(name): (xr.zeros_like(received) + one).sum(rest) for name, one in view.chance.items()}
+    score = received * view.exists.sum("position")
+    some = received.notnull()
+    chance = {str(name): (some * one).sum(rest) for name, one in view.chance.items()}
     tops = {"top_received": received.sum(rest), "top_score": score.sum(rest), "strong": (received > STRONG).sum(rest)}
     return sums.assign({**tops, **chance})
 

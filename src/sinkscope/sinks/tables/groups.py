@@ -15,7 +15,7 @@ from sinkscope.errors import UserError
 from sinkscope.sinks.ar import FINAL_PASS, GU_EPSILON, attends_both_ways, sink_k, square_pass
 from sinkscope.sinks.find import layer_counts, mark_sinks, sink_positions
 from sinkscope.sinks.motion import jaccard
-from sinkscope.sinks.queries import ATOMS, UNIONS, head_mean, received_by
+from sinkscope.sinks.queries import UNIONS, atoms_of, head_mean, received_by
 from sinkscope.sinks.surroundings import Norm, norm_means, norm_sums
 from sinkscope.sinks.tables.base import Table, View, Vocabulary, needs, per
 
@@ -34,9 +34,9 @@ def measure_groups(view: View) -> xr.Dataset:
 def _batches(sample: xr.Dataset) -> Iterator[xr.DataArray]:
     """Received attention by the groups that ever asked, side by side, or one by one where each has all heads."""
     asked = sample["queries"].sum("step") > 0
-    there = {str(name) for name in sample["group"].values[asked.values]}
-    unions = [name for name, atoms in UNIONS.items() if name != "all" and there.intersection(atoms)]
-    names = [name for name in ATOMS if name in there] + unions
+    there = [str(name) for name in sample["group"].values[asked.values]]
+    asking = {atom for name in there for atom in atoms_of(name)}
+    names = there + [name for name, atoms in UNIONS.items() if name != "all" and asking.intersection(atoms)]
     batches = [[name] for name in names] if "head" in sample["received_by_group"].dims else [names]
     return (received_by(sample, batch) for batch in batches)
 

@@ -63,7 +63,8 @@ def finish_lifetimes(sums: xr.Dataset, _: Vocabulary) -> xr.Dataset:
 def measure_motion(view: View) -> xr.Dataset:
     moves = displacement(view.positions[view.finest])
     keys = view.positions["keys"]
-    recall = recall_of_first(view.received, min(TOP_K, int(keys.where(keys > 0).min())))
+    rows = view.exists.sum("position")
+    recall = recall_of_first(view.received, min(TOP_K, int(rows.where(rows > 0).min())))
     layers = view.sinks["layer"]
     first = int((keys > 0).argmax("step"))  # remembers itself
     sums = {
