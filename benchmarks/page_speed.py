@@ -17,6 +17,12 @@ Of the same trace from a server (`sinkscope view`): milliseconds for a step over
 over all steps, read anew and kept; and how many of 1,000 requests over 200 connections at once had no answer within a
 second of waiting for one.
 
+`--served` measures the page of a served trace instead, where it opens and at the mean over all layers and heads: until
+its first view; work of its main thread for each step until all are worked out, and for a move of the slider. A step
+that is fetched takes the server's milliseconds besides.
+
+    python benchmarks/page_speed.py --served --steps 128 --positions 1024
+
 Where it misleads: a browser without a screen and without a graphics card paints on the processor; a desktop's is
 faster.
 """
@@ -138,6 +144,30 @@ def serve(trace: Path) -> tuple[float, float, int]:
     return median(times["anew"]), median(times["kept"]), late
 
 
+def served_page(browser: Browser, trace: Path, steps: int) -> Table:
+    """Milliseconds of the page of a served trace: until its first view, at work a step until complete, and a move."""
+    table = Table("opened at", "first view", "at work a step, all worked out", "frame", "95 %", "at work a move")
+    template = read_template()
+    with PageServer(Live(lambda: choose([trace])[0], template), template) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        for name, view in (("its sinks", ""), ("the mean", "#layer=mean")):
+            page = browser.new_page(viewport={"width": 1440, "height": 900})
+            thread = main_thread(page)
+            start = time.perf_counter()
+            page.goto(server.url + view)
+            page.wait_for_selector(".tokens li.word")
+            first = 1000 * (time.perf_counter() - start)
+            page.wait_for_selector(COMPLETE, timeout=600_000)
+            complete, before = 1000 * thread() / steps, thread()
+            frames = sorted(page.evaluate(_MOVES))
+            busy = 1000 * (thread() - before) / len(frames)
+            numbers = (first, complete, median(frames), frames[int(0.95 * (len(frames) - 1))], busy)
+            table.add_row(name, *(f"{number:.0f}" for number in numbers))
+            page.close()
+        server.shutdown()
+    return table
+
+
 def ask(wire: http.client.HTTPConnection, path: str) -> None:
     wire.request("GET", path)
     answer = wire.getresponse()
@@ -149,6 +179,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in (("steps", 128), ("layers", 32), ("heads", 32), ("positions", 165), ("runs", 3)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--served", action="store_true", help="the page of a served trace instead")
     parser.add_argument("--chromium", default=shutil.which("chromium"), help="the browser; Debian's if left out")
     arguments = parser.parse_args()
     counts = Counts(
@@ -161,6 +192,11 @@ def main() -> None:
         write_trace(folder / "calm", "calm", counts)
         anew, kept, late = serve(folder / "calm")
         browser = playwright.chromium.launch(executable_path=arguments.chromium, args=FLAGS)
+        if arguments.served:
+            Console(width=110).print(served_page(browser, folder / "calm", arguments.steps))
+            print(f"the server: {anew:.1f} ms a step, {kept:.1f} ms one that is kept")
+            browser.close()
+            return
         for trace in [folder / "calm", *twins(folder)]:
             written = write_report(choose([trace])[0], folder / f"{trace.name}.html", most_megabytes=1000)
             runs = [measure(browser, written.file) for _ in range(arguments.runs)]

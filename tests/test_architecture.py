@@ -229,7 +229,7 @@ def test_public_functions_are_annotated() -> None:
 
 def test_what_is_imported_is_declared() -> None:
     project = tomllib.loads((SOURCE.parent.parent / "pyproject.toml").read_text())["project"]
-    extras = ("gguf", "train", "eval", "vision", "channel")
+    extras = ("gguf", "train", "eval", "vision", "channel", "page")
     declared = [
         *project["dependencies"],
         *(text for extra in extras for text in project["optional-dependencies"][extra]),

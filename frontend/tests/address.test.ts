@@ -33,8 +33,8 @@ describe("the address", () => {
       metric: "sinks",
       theme: "dark",
       panes: [
-        { trace: 0, sample: 1, layer: 9, head: null, queries: "block-masked", pins: [3, 14] },
-        { trace: 1, sample: 0, layer: null, head: 1, queries: "all", pins: [] },
+        { trace: 0, sample: 1, layer: 9, head: null, queries: "block-masked", settled: true, pins: [3, 14] },
+        { trace: 1, sample: 0, layer: null, head: 1, queries: "all", settled: true, pins: [] },
       ],
     };
     state.settings = { ...state.settings, threshold: 0.25 };
@@ -42,7 +42,11 @@ describe("the address", () => {
   });
 
   it("is readable", () => {
-    const state = { ...freshState(), step: 3, panes: [{ ...freshState().panes[0], layer: 4, pins: [3, 14] }] };
+    const state = {
+      ...freshState(),
+      step: 3,
+      panes: [{ ...freshState().panes[0], layer: 4, settled: true, pins: [3, 14] }],
+    };
     expect(toHash(state)).toBe("step=3&layer=4&pin=3,14");
   });
 

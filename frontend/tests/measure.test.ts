@@ -2,17 +2,20 @@ import { describe, expect, it } from "vitest";
 import { Deriver } from "../src/measure/derived";
 import { keyCounts, keysPerStep } from "../src/measure/key_counts";
 import { atPosition, strongest } from "../src/measure/layer_heads";
+import { Measured } from "../src/measure/measures";
 import { Model } from "../src/measure/model";
 import { MeanMap, SinkCounts } from "../src/measure/overview";
-import { cutLine, shownSinks, topTrack } from "../src/measure/profile";
+import { MOST, SOME, cutLine, sinkMarks, topTrack } from "../src/measure/profile";
 import { FactStore } from "../src/measure/row_facts";
 import { type Selection, chosenRows } from "../src/measure/selection";
 import { peekRows } from "../src/measure/step_rows";
+import { spread, subjectOf } from "../src/measure/subject";
 import { positionTable, tokenTable } from "../src/measure/tables";
 import type { Sample } from "../src/document/sample";
 import { mapMarks } from "../src/page/summaries";
 import { members, offered } from "../src/sinks/groups";
 import { Excess } from "../src/sinks/excess";
+import { Threshold } from "../src/sinks/threshold";
 import { HEADS, LAYERS, POSITIONS, STEPS, sample } from "./rows";
 
 const ALL_ROWS: Selection = { group: "all", layer: null, head: null };
@@ -144,14 +147,21 @@ describe("profiles", () => {
   it("the cut parts what is shown", () => {
     const of = sample(6);
     const rule = new Excess(0.5, "sum");
-    const { mean } = maps(of, ALL_ROWS, rule);
+    const { mean, counts } = maps(of, { ...ALL_ROWS, layer: 1, head: 2 }, rule);
     const keys = keysPerStep(of, "all");
     const cuts = cutLine(mean, rule, keys, "sum");
-    const sinks = shownSinks(mean, rule);
+    const sinks = sinkMarks(counts, mean.values.length, 1);
     mean.values.forEach((value, at) => {
-      expect(sinks[at] === 1).toBe(value * POSITIONS > cuts[Math.floor(at / POSITIONS)]);
+      expect(sinks[at] === MOST).toBe(value * POSITIONS > cuts[Math.floor(at / POSITIONS)]);
     });
-    expect(sinks.some((mark) => mark === 1)).toBe(true);
+    expect(sinks.some((mark) => mark === MOST)).toBe(true);
+  });
+
+  it("marks of several rows part sinks of most from sinks of some", () => {
+    const { mean, counts } = maps(sample(6), ALL_ROWS, new Excess(0.1, "sum"));
+    const marks = sinkMarks(counts, mean.values.length, 6);
+    counts.held.forEach((held, at) => expect(marks[at]).toBe(held === 0 ? 0 : held >= 3 ? MOST : SOME));
+    expect(new Set(marks)).toEqual(new Set([0, SOME, MOST]));
   });
 
   it("the layer x head map of a step", () => {
@@ -171,7 +181,7 @@ describe("tables", () => {
   const keys = keysPerStep(of, "all");
 
   it("count the maps that hold a position", () => {
-    const table = positionTable(of, mean, shownSinks(mean, rule), counts, 6, keys, "percent");
+    const table = positionTable(of, mean, counts, 6, keys, "percent");
     const row = table.find(({ position }) => position === 2)!;
     let held = 0,
       score = 0;
@@ -256,7 +266,7 @@ describe("the model", () => {
     expect(mean.left).toBe(0);
   });
 
-  it("says so where sinks of single maps are lost in their mean", async () => {
+  it("marks sinks of single maps, where their mean has none", async () => {
     const of = sample(11);
     const model = new Model(
       of,
@@ -271,8 +281,10 @@ describe("the model", () => {
     await new Promise((done) => setTimeout(done, 60));
     const derived = deriver.derive(ALL_ROWS, mean, "sum", 0);
     expect(derived.overview.counts!.sinks.some((count) => count > 0)).toBe(true);
-    expect(derived.sinks).not.toContain(1);
-    expect(mapMarks(of, derived)).toMatch(/^Sinks: none in the mean; pick a layer and head/);
+    const cuts = cutLine(derived.overview.mean, mean, derived.keys, "sum");
+    expect(derived.scores.some((score, at) => score > cuts[Math.floor(at / POSITIONS)])).toBe(false);
+    expect(derived.sinks).toContain(SOME);
+    expect(mapMarks(of, derived)).toMatch(/^Rings: sinks, thin in one in twenty of 6 maps/);
   });
 
   it("refuses in one line", () => {
@@ -283,5 +295,68 @@ describe("the model", () => {
     );
     expect(model.refusal(new Excess(7, "sum"), "all")).toContain("with 7 keys");
     expect(model.refusal(new Excess(6, "sum"), "all")).toBeNull();
+  });
+});
+
+describe("where a page opens", () => {
+  it.each([3, 11, 12])("at the layer and head with a sink at most steps (%i)", async (seed) => {
+    const of = sample(seed);
+    const rule = new Excess(1.2, "sum");
+    const model = new Model(
+      of,
+      () => {},
+      (error) => {
+        throw error;
+      },
+    );
+    const found = await subjectOf(of, model, rule);
+    const steps: number[] = [];
+    for (let row = 0; row < LAYERS * HEADS; row++) {
+      const [layer, head] = [Math.floor(row / HEADS), row % HEADS];
+      const { counts } = maps(of, { ...ALL_ROWS, layer, head }, rule);
+      steps.push(counts.sinks.reduce((sum, count) => sum + (count > 0 ? 1 : 0), 0));
+    }
+    expect(found).not.toBeNull();
+    expect(steps[found!.layer * HEADS + found!.head]).toBe(Math.max(...steps));
+    const row = Array.from({ length: POSITIONS }, (_, at) => cell(of, found!.step, found!.layer, found!.head, at));
+    expect(row[found!.position]).toBe(Math.max(...row.filter((value) => !Number.isNaN(value))));
+  });
+
+  it("at the mean where no map has a sink", async () => {
+    const of = sample(3);
+    const model = new Model(
+      of,
+      () => {},
+      () => {},
+    );
+    expect(await subjectOf(of, model, new Threshold(0.98))).toBeNull();
+    expect(await subjectOf(of, model, new Excess(99, "sum"))).toBeNull();
+  });
+
+  it("looks at the first and the last step", () => {
+    expect(spread(1)).toEqual([0]);
+    expect(spread(5)).toEqual([0, 1, 2, 3, 4]);
+    expect(spread(128)).toEqual([0, 25, 51, 76, 102, 127]);
+  });
+});
+
+describe("numbers beside received attention", () => {
+  it("are means over what there is", () => {
+    const of = sample(4, true);
+    const measured = new Measured(
+      of,
+      () => {},
+      () => {},
+    );
+    const { table, bytes } = of.measures.entropy!;
+    const known = (row: number): number[] =>
+      [...bytes.peek(2)!.subarray(row * POSITIONS, (row + 1) * POSITIONS)].map((code) => table[code]);
+    const mean = (values: number[]): number => {
+      const there = values.filter((value) => !Number.isNaN(value));
+      return there.reduce((a, b) => a + b, 0) / there.length;
+    };
+    expect(measured.names).toEqual(["entropy"]);
+    expect(measured.byRow("entropy", 2)[5]).toBeCloseTo(mean(known(5)), 12);
+    expect(measured.at("entropy", 2, [1, 4], 0)).toBeCloseTo(mean([known(1)[0], known(4)[0]]), 12);
   });
 });

@@ -10,6 +10,7 @@ export const ENCODING: LogEncoding = {
   low: 1e-4,
   high: 1,
   codes: 254,
+  most: 1,
   missing: 255,
   zero: 0,
   worst_relative_error: 0.02,
@@ -67,6 +68,7 @@ export function sample(seed: number, causal = false): Sample {
     head_numbers: [0, 1, 2],
     layer_heads: null,
     groups: GROUPS,
+    maps: null,
     tokens: null,
     intervention: null,
     final_sequence: [1, 2, 1, 2, 3, 3, 8],
@@ -77,8 +79,12 @@ export function sample(seed: number, causal = false): Sample {
   );
   return {
     spec,
-    received: { table, bytes: held(codes(LAYERS * HEADS), LAYERS * HEADS * POSITIONS), rows: LAYERS * HEADS, high: 1 },
-    byGroup: { table, bytes: held(codes(LAYERS * 3), LAYERS * 3 * POSITIONS), rows: LAYERS * 3, high: 1 },
+    received: { table, bytes: held(codes(LAYERS * HEADS), LAYERS * HEADS * POSITIONS), rows: LAYERS * HEADS },
+    byGroup: { table, bytes: held(codes(LAYERS * 3), LAYERS * 3 * POSITIONS), rows: LAYERS * 3 },
+    measures: {
+      entropy: { table, bytes: held(codes(LAYERS * HEADS), LAYERS * HEADS * POSITIONS), rows: LAYERS * HEADS },
+    },
+    maps: null,
     queries: Int32Array.from({ length: STEPS * 3 }, (_, at) => [2, 3, at < 6 ? 4 : 0][at % 3]),
     canvas,
     committed: null,

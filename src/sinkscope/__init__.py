@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from sinkscope.families import load_model as load_model
     from sinkscope.interventions import MaskSinks as MaskSinks
     from sinkscope.report import show as show
+    from sinkscope.report import widget as widget
     from sinkscope.sinks import Excess as Excess
     from sinkscope.sinks import First as First
     from sinkscope.sinks import Threshold as Threshold
@@ -75,7 +76,7 @@ _NAMES = {
     "evaluation": ("Score", "evaluate"),
     "families": ("Family", "Model", "describe_model", "load_model"),
     "interventions": ("MaskSinks",),
-    "report": ("show",),
+    "report": ("show", "widget"),
     "sinks": (
         "Excess", "First", "Threshold", "TopK", "ZScore", "find_sinks", "received_from", "sink_kinds",
         "sink_motion", "sink_positions", "sink_tokens", "sinks_per_layer", "summarise", "sweep_epsilon",

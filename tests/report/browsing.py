@@ -43,9 +43,17 @@ class Visit:
     page: "Page"
     problems: list[str] = field(default_factory=list)
 
-    def open(self, file: Path, view: str = "") -> None:
-        """Open a report at this view, and wait until all of it is worked out."""
-        self.page.goto(f"{file.as_uri()}#{view}")
+    def open(self, file: Path, view: str = "", *, at_mean: bool = True) -> None:
+        """Open a report at this view, and wait until all of it is worked out.
+
+        at_mean: at the mean over layers and heads where the view names none, not where the page would open.
+        """
+        words = [word for word in view.split("&") if word]
+        for name, second in (("layer", False), ("layer2", True)):
+            wanted = at_mean and (not second or "trace2=" in view)
+            if wanted and not any(word.startswith((f"{name}=", name.replace("layer", "head") + "=")) for word in words):
+                words.append(f"{name}=mean")
+        self.page.goto(f"{file.as_uri()}#{'&'.join(words)}")
         self.settle()
 
     def settle(self) -> None:

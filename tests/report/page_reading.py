@@ -86,7 +86,8 @@ def values_of(codes: NDArray[np.uint8], encoding: dict[str, Any]) -> NDArray[np.
     ratio, steps = encoding["high"] / encoding["low"], encoding["codes"] - 1
     there = (codes != encoding["missing"]) & (codes != encoding["zero"])
     assert codes[there].max(initial=1) <= encoding["codes"]
-    values: NDArray[np.float64] = np.minimum(encoding["low"] * ratio ** ((codes.astype(float) - 1) / steps), 1)
+    values: NDArray[np.float64] = encoding["low"] * ratio ** ((codes.astype(float) - 1) / steps)
+    values = np.minimum(values, np.inf if encoding["most"] is None else encoding["most"])
     values[codes == encoding["zero"]] = 0
     values[codes == encoding["missing"]] = np.nan
     return values

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sinkscope.attention import GROUPS
-from sinkscope.trace import Counts, Statistics, TraceStore, plan_layout
+from sinkscope.trace import Counts, Maps, Statistics, TraceStore, plan_layout
 
 MASK = 7
 WORDS = ("The", " cat", " sat", " on", " a", " mat", ".", " And", " then", " it", " slept")
@@ -30,6 +30,10 @@ class Made:
     samples: int = 1
     texts: Mapping[int, str] | None = field(default_factory=lambda: dict(enumerate(WORDS, 100)) | {MASK: "[MASK]"})
     """Token texts by id; None: a trace without any."""
+    whole: bool = False
+    """With norms, entropy, and full maps of two steps."""
+    heads_alike: bool = True
+    """False: one head alone has a sink."""
 
     def write(self, path: Path) -> Path:
         """Write the trace."""
@@ -44,7 +48,9 @@ class Made:
         counts = Counts(
             max_steps=self.steps, layers=self.layers, heads=self.heads, kv_heads=self.heads, positions=self.positions
         )
-        layout = plan_layout(counts, Statistics(groups=GROUPS, by_group="mean"))
+        maps = Maps(steps=(1, 4), layers=(0, 2), heads=tuple(range(self.heads))) if self.whole else None
+        statistics = Statistics(groups=GROUPS, by_group="mean", norms=self.whole, entropy=self.whole, maps=maps)
+        layout = plan_layout(counts, statistics)
         with TraceStore.create(path, attributes) as store:
             for index in range(self.samples):
                 rng = np.random.default_rng(self.seed + index)
@@ -81,15 +87,30 @@ class Made:
             "block_stop": self.positions,
             "query_start": 0,
             "query_stop": self.positions,
+            **(self.others(step, rng, known) if self.whole else {}),
         }
+
+    def others(self, step: int, rng: np.random.Generator, known: NDArray[np.bool_]) -> dict[str, Any]:
+        """Norms, entropy and, at the steps that have them, full maps of layers 0 and 2."""
+        shape = (self.layers, self.heads, self.positions)
+        found = {name: rng.uniform(0.5, 40, shape).astype(np.float32) for name in ("key_norm", "value_norm", "entropy")}
+        if step in (1, 4):
+            found["attention"] = np.stack(
+                [self.attention(rng, (2, self.heads), known, step) for _ in range(self.positions)], axis=2
+            )
+        return found
 
     def attention(
         self, rng: np.random.Generator, rows: tuple[int, int], known: NDArray[np.bool_], step: int
     ) -> NDArray[np.float32]:
         """Shares that sum to 1 over the known positions, one of the first two keys or a wandering one far ahead."""
         amounts = rng.exponential(0.3, (*rows, self.positions))
-        amounts[..., 1] += 4
-        amounts[..., (3 + step) % self.positions] += 3 * rng.random(rows)
+        chosen = np.ones(rows)
+        if not self.heads_alike:
+            chosen[:] = 0
+            chosen[-1, 1] = 1
+        amounts[..., 1] += 4 * chosen
+        amounts[..., (3 + step) % self.positions] += 3 * chosen * rng.random(rows)
         amounts[..., ~known] = 0
         shares: NDArray[np.float32] = (amounts / amounts.sum(-1, keepdims=True)).astype(np.float32)
         shares[..., ~known] = np.nan

@@ -6,8 +6,10 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from sinkscope.report.figures.style import heat_colors
 from sinkscope.report.page.writing import PAGE, PLACEHOLDER
 
 FRONTEND = Path(__file__).parents[2] / "frontend"
@@ -27,6 +29,13 @@ def test_the_page_was_built_from_these_sources() -> None:
     built = re.search('<meta name="sinkscope-sources" content="([0-9a-f]{64})">', PAGE.read_text(encoding="utf-8"))
     assert built is not None
     assert built[1] == digest(FRONTEND), "the page is not current: run `npm install && npm run build` in frontend/"
+
+
+def test_colours_are_those_of_the_figures() -> None:
+    source = (FRONTEND / "src" / "charts" / "heat.ts").read_text(encoding="utf-8")
+    codes = "".join(re.findall('"([0-9a-f]+)"', source))
+    table = np.array([int(codes[at : at + 2], 16) for at in range(0, len(codes), 2)]).reshape(-1, 3)
+    np.testing.assert_array_equal(table, np.rint(255 * heat_colors()(np.arange(256))[:, :3]))
 
 
 def test_a_change_of_the_sources_shows(tmp_path: Path) -> None:

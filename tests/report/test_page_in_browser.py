@@ -66,6 +66,8 @@ def carried(report: Path, trace: int = 0, sample: int = 0) -> xr.Dataset:
             "received_by_group": (("step", "layer", "group", "position"), single["received_by_group"]),
             "queries": (("step", "group"), arrays["queries"]),
             "canvas": (("step", "position"), arrays["canvas"]),
+            "committed": (("step", "position"), arrays["committed"]),
+            "sequence": ("position", spec["final_sequence"]),
         },
         coords={"group": list(GROUPS), **{name: np.arange(len(arrays["received"])) for name in ["step"]}},
     )
@@ -73,7 +75,13 @@ def carried(report: Path, trace: int = 0, sample: int = 0) -> xr.Dataset:
 
 def word(token: int) -> str:
     """What a cell of the canvas holds."""
-    return "" if token == MASK else WORDS[token - 100]
+    return "" if token in (MASK, -1) else WORDS[token - 100]
+
+
+def words(sample: xr.Dataset, step: int) -> list[str]:
+    """What the canvas holds at a step: what the model saw, and what is committed then."""
+    tokens = np.where(sample["committed"][step], sample["sequence"], sample["canvas"][step])
+    return [word(token) for token in tokens]
 
 
 def test_loads_without_a_problem_and_shows_the_canvas(visit: Visit, report: Path) -> None:
@@ -81,7 +89,7 @@ def test_loads_without_a_problem_and_shows_the_canvas(visit: Visit, report: Path
     assert visit.page.title() == "A <b>title</b>"
     assert visit.page.locator("h1").text_content() == "A <b>title</b>"
     sample = carried(report)
-    assert visit.texts() == [word(token) for token in sample["canvas"].values[0]]
+    assert visit.texts() == words(sample, 0)
     assert visit.cells("mask") == np.flatnonzero(sample["canvas"].values[0] == MASK).tolist()
     assert visit.cells("commits") == [PROMPT, PROMPT + 1]
     # The text of the document is let go once it is read: it may be large.
@@ -90,12 +98,11 @@ def test_loads_without_a_problem_and_shows_the_canvas(visit: Visit, report: Path
 
 def test_the_slider_moves_all_charts(visit: Visit, report: Path) -> None:
     visit.open(report)
-    canvas = carried(report)["canvas"].values
     before = visit.page.locator(".cursor").evaluate_all("(lines) => lines.map((line) => line.getAttribute('x1'))")
     visit.step_to(4)
-    assert visit.texts() == [word(token) for token in canvas[4]]
+    assert visit.texts() == words(carried(report), 4)
     after = visit.page.locator(".cursor").evaluate_all("(lines) => lines.map((line) => line.getAttribute('x1'))")
-    assert len(after) == 4
+    assert len(after) == 5
     assert all(x > y for x, y in zip(map(float, after), map(float, before), strict=True))
     assert visit.page.locator("#step-line").text_content() == "step 4 of 6"
 
@@ -230,7 +237,7 @@ def test_tables_follow_the_rule(visit: Visit, report: Path) -> None:
     set_rule(visit, rule)
     sample = carried(report)
     sinks = find_sinks(sample, rule)
-    shown = find_sinks(sample, rule, received=sample["received"].mean(["layer", "head"])).sum("step")
+    shown = sinks.any(["layer", "head"]).sum("step")
     score = (sample["received"].mean(["step", "layer", "head"]) * POSITIONS).values
     rows = visit.page.locator(".tables .table").nth(0).locator("tbody tr").all()
     assert rows
@@ -284,12 +291,14 @@ def test_a_click_in_one_map_moves_the_others(visit: Visit, report: Path) -> None
     assert visit.step() == 5
     assert visit.cells("pinned") == [9]
     layers = visit.page.locator("svg.layer-heads")
-    layers.click(position={"x": 46 + 38 * 3.5, "y": 32 + 38 * 1.5})
+    layers.click(position={"x": 46 + 48 * 3.5, "y": 6 + 48 * 1.5})
     visit.settle()
     assert visit.page.locator("select[name=layer]").input_value() == "1"
     assert visit.page.locator("select[name=head]").input_value() == "3"
     track = visit.page.locator(".track svg.over-steps")
-    track.click(position={"x": 46 + (box["width"] - 60) * 1.5 / STEPS, "y": 60})
+    wide = track.bounding_box()
+    assert wide is not None
+    track.click(position={"x": 46 + (wide["width"] - 60) * 1.5 / STEPS, "y": 60})
     visit.frames()
     assert visit.step() == 1
 
@@ -351,10 +360,9 @@ def test_two_traces_stand_side_by_side(visit: Visit, report: Path) -> None:
     assert visit.page.locator(".pane").count() == 2
     assert visit.page.locator("#step").get_attribute("max") == "6"
     visit.step_to(6)
-    first, second = carried(report)["canvas"].values, carried(report, 1)["canvas"].values
-    assert visit.texts(0) == [word(token) for token in first[6]]
+    assert visit.texts(0) == words(carried(report), 6)
     # The shorter one, of 4 steps, holds its last.
-    assert visit.texts(1) == ["" if token < 0 else WORDS[token - 100] for token in second[3]]
+    assert visit.texts(1) == words(carried(report, 1), 3)
     assert "ended at step 3" in (visit.page.locator(".status").nth(1).text_content() or "")
     rule = Excess(2.0)
     set_rule(visit, rule)
@@ -377,15 +385,15 @@ def test_another_sample_of_the_same_name_is_drawn_anew(visit: Visit, tmp_path: P
         cells = visit.page.locator(".map canvas.cells").evaluate("(canvas) => canvas.toDataURL()")
         return [lines, cells, *(chart.get_attribute("aria-label") for chart in charts)]
 
-    visit.open(file)
+    visit.open(file, at_mean=False)
     first = shown()
     visit.page.locator("select[name=sample]").select_option("1/0")
     visit.settle()
     second = shown()
     visit.page.goto("about:blank")
-    visit.open(file, "trace=1")
+    visit.open(file, "trace=1", at_mean=False)
     assert second == shown()
-    assert second[0] != first[0] and second[1] != first[1]
+    assert second[1] != first[1]
 
 
 def png_pixels(data: bytes) -> tuple[int, int, bytes]:
@@ -400,7 +408,7 @@ def png_pixels(data: bytes) -> tuple[int, int, bytes]:
     return width, height, zlib.decompress(packed)
 
 
-@pytest.mark.parametrize("name", ["canvas", "map", "track", "counts", "pinned", "layers-heads"])
+@pytest.mark.parametrize("name", ["canvas", "map", "track", "counts", "each", "pinned", "layers-heads"])
 def test_charts_are_saved(visit: Visit, report: Path, name: str) -> None:
     visit.open(report, "step=3&pin=1,8")
     saved: dict[str, Download] = {}
@@ -418,9 +426,14 @@ def test_charts_are_saved(visit: Visit, report: Path, name: str) -> None:
     assert abs(2 * float(root.attrib["width"]) - width) <= 1 and abs(2 * float(root.attrib["height"]) - height) <= 1
     assert not [link for element in root.iter() for link in (element.get("href"),) if link and "data:image" not in link]
     assert "var(" not in text
+    told = " ".join(element.text or "" for element in root.iter() if element.get("class") == "caption")
+    for part in ("diffusion, sample q0; mean of all layers, mean of all heads; step 3 of 6", "rule excess (epsilon 3"):
+        assert part in told
+    assert f"prompt: “{''.join(visit.texts()[:PROMPT])}”" in told
+    assert ("sum: 1 is a fair share" in told) and ("<image" in text) == (name in ("canvas", "map", "layers-heads"))
     if name == "canvas":
-        words = [element.text for element in root.iter() if element.tag.endswith("text")]
-        assert words == [word for word in visit.texts() if word]
+        there = [word for word in visit.texts() if word]
+        assert [element.text for element in root.iter() if element.tag.endswith("text")][: len(there)] == there
 
 
 def test_keyboard_alone(visit: Visit, report: Path) -> None:
@@ -435,7 +448,7 @@ def test_keyboard_alone(visit: Visit, report: Path) -> None:
     press(" ")
     visit.page.wait_for_function("() => document.querySelector('#step').value === '6'")
     reached = reach(visit, ".tokens")
-    assert reached < 25
+    assert reached < 30
     for key in ("ArrowDown", "ArrowDown", "Enter"):
         press(key)
     visit.frames()
@@ -479,7 +492,7 @@ def test_a_link_shows_the_same_view(visit: Visit, chromium: "Browser", report: P
     visit.step_to(2)
     visit.settle()
     view = visit.view()
-    assert view == "step=2&layer=1&pin=3&trace2=1&rule=threshold&value=0.07&scale=percent"
+    assert view == "step=2&layer=1&pin=3&trace2=1&layer2=1&rule=threshold&value=0.07&scale=percent"
     with visiting(chromium) as other:
         other.open(report, view)
         assert other.view() == view
@@ -555,8 +568,8 @@ def test_everything_has_a_name_and_a_role(visit: Visit, report: Path) -> None:
           .map((element) => element.outerHTML)"""
     )
     assert nameless == []
-    charts = visit.page.locator("svg[role=img]")
-    assert charts.count() == 2 * 5
+    charts = visit.page.locator("svg[role=img][tabindex]")
+    assert charts.count() == 2 * 7 + 2
     for chart in charts.all():
         assert chart.get_attribute("tabindex") == "0"
         assert len(chart.get_attribute("aria-label") or "") > 20
@@ -607,7 +620,7 @@ def test_served_the_page_counts_the_same(chromium: "Browser", traces: list[Path]
         page.on("pageerror", lambda error: visit.problems.append(str(error)))
         page.on("console", lambda message: visit.problems.append(message.text))
         page.on("request", lambda request: asked.append(request.url))
-        page.goto(server.url)
+        page.goto(f"{server.url}#layer=mean")
         visit.settle()
         sample = open_trace(traces[0])[0]
         # One step is fetched at a time, here too the numbers are rounded to codes.
@@ -615,7 +628,7 @@ def test_served_the_page_counts_the_same(chromium: "Browser", traces: list[Path]
         margin = margins(sample["received"].astype(np.float64))
         assert int((margin > 3.2).sum()) <= found <= int((margin > 2.8).sum())
         visit.step_to(4)
-        assert visit.texts() == [word(token) for token in sample["canvas"].values[4]]
+        assert visit.texts() == words(sample, 4)
         assert visit.problems == []
     finally:
         context.close()

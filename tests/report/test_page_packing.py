@@ -2,6 +2,7 @@
 
 import gzip
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from sinkscope.report.page.packing import (
 )
 
 Values = NDArray[np.floating]
+SHARES = partial(fair_scale, 29)
 
 scales = st.builds(fair_scale, st.integers(1, 20_000), st.integers(2, 254))
 
@@ -141,20 +143,20 @@ def test_packed_attention_reads_back_within_the_stated_error(drift: float, lengt
     values = drifting(13, 29, drift)
     values[5:, :, :, 20:] = np.nan
     values[:, 1, :, 3] = 0
-    entry = attention_entry(pack_attention(in_blocks(values, length), values.shape), values.shape)
+    entry = attention_entry(pack_attention(in_blocks(values, length), values.shape, SHARES), values.shape)
     assert entry.get("delta") == ("step" if drift < 1 else None)  # whichever is smaller
     assert entry["encoding"]["codes"] == 254
     assert 0 < entry["encoding"]["worst_relative_error"] <= fair_scale(29).bound + 1e-6
     check_close(read_array(entry), values, entry["encoding"])
-    again = attention_entry(pack_attention(in_blocks(values, 7), values.shape), values.shape)
+    again = attention_entry(pack_attention(in_blocks(values, 7), values.shape, SHARES), values.shape)
     assert again == entry  # however it came, and whenever
 
 
 def test_fewer_codes_are_used_where_room_is_short() -> None:
     values = drifting(40, 31, 3.0)
-    ample = pack_attention(in_blocks(values, 9), values.shape)
+    ample = pack_attention(in_blocks(values, 9), values.shape, SHARES)
     room = int(len(ample.data) * 0.8)
-    tight = pack_attention(in_blocks(values, 9), values.shape, room)
+    tight = pack_attention(in_blocks(values, 9), values.shape, SHARES, room)
     assert 0.85 * room < len(tight.data) <= room
     assert tight.scale.codes < ample.scale.codes
     assert ample.worst_error < tight.worst_error <= tight.scale.bound + 1e-6
@@ -164,7 +166,7 @@ def test_fewer_codes_are_used_where_room_is_short() -> None:
 
 def test_codes_do_not_fall_below_what_can_be_read() -> None:
     values = drifting(40, 31, 3.0)
-    packed = pack_attention(in_blocks(values, 9), values.shape, room=10)
+    packed = pack_attention(in_blocks(values, 9), values.shape, SHARES, room=10)
     assert packed.scale.codes == FEWEST_CODES
     assert packed.worst_error < 0.15
 

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
@@ -11,6 +12,7 @@ from typing import NoReturn
 import numpy as np
 import pytest
 from page_reading import LITTLE_PAGE, check_close, elements, read_array, read_page
+from page_traces import Made
 from report_samples import edited
 
 import sinkscope as ss
@@ -115,7 +117,7 @@ def test_a_report_that_is_too_large_is_refused(traces: Path, tmp_path: Path) -> 
     whole = write_report(showings, tmp_path / "whole.html").size
     for most, fit in ((whole - 1, "1 of 2 samples fit"), (whole / 5, "not one sample fit")):
         with pytest.raises(
-            UserError, match=rf"would be larger than .* MB, {fit}: .*--sample.*--max-mb.*sinkscope view"
+            UserError, match=rf"would be larger than .* MB, {fit}.*: .*--sample.*--max-mb.*sinkscope view"
         ):
             write_report(showings, tmp_path / "r.html", most_megabytes=most / 1e6)
     assert write_report(showings, tmp_path / "r.html", most_megabytes=whole / 1e6).size == whole
@@ -134,6 +136,21 @@ def test_what_can_not_fit_is_refused_before_it_is_packed(
         write_report(showings, tmp_path / "r.html", most_megabytes=1e-4)
     with pytest.raises(UserError, match="most_megabytes"):
         show(traces / "llada.zarr", most_megabytes=1e-4)
+
+
+def test_it_says_how_many_layers_would_fit(tmp_path: Path) -> None:
+    trace = Made(layers=12, heads=7, positions=61).write(tmp_path / "made.zarr")
+    showings, _ = choose([trace])
+    refused = r"not one sample fit \((?P<layers>\d+) of its 12 layers would\): name fewer"
+    with pytest.raises(UserError, match=refused) as error:
+        write_report(showings, tmp_path / "r.html", most_megabytes=0.012)
+    found = re.search(refused, str(error.value))
+    assert found is not None
+    # Their attention takes what there is room for, as base64.
+    cut, _ = choose([trace], layers=range(int(found["layers"]) + 1))
+    write_report(cut, tmp_path / "r.html")
+    arrays = read_page((tmp_path / "r.html").read_text())["traces"][0]["samples"][0]["arrays"]
+    assert len(arrays["received"]["data"]) + len(arrays["received_by_group"]["data"]) > 0.95 * 12_000
 
 
 def test_what_stands_is_kept_until_a_new_one_is_whole(traces: Path, tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ import { type Format, FORMATS } from "./saving";
 
 export interface Card {
   root: HTMLElement;
+  /** Beside the heading: what is chosen here. */
+  head: HTMLElement;
   note: HTMLElement;
   plot: HTMLElement;
   foot: HTMLElement;
@@ -20,9 +22,10 @@ export function card(title: string, name: string, save: ((format: Format) => voi
     button.addEventListener("click", () => save?.(format));
     return button;
   });
-  const head = el("header", {}, el("h3", {}, title), save && el("span", { class: "save" }, ...buttons), note);
+  const chosen = el("span", { class: "chosen-here" });
+  const head = el("header", {}, el("h3", {}, title), chosen, save && el("span", { class: "save" }, ...buttons), note);
   const root = el("section", { class: `card ${name}`, "aria-label": title }, head, plot, foot);
-  return { root, note, plot, foot };
+  return { root, head: chosen, note, plot, foot };
 }
 
 /** Calls back with the width of an element when it is known and whenever it changes. */

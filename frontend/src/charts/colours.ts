@@ -1,74 +1,53 @@
-// The colour tables: evenly spaced in the lightness of OKLab, so that they read in grey and with any colour vision.
-// Low values are near the paper and high ones far from it: on light paper a pale blue grows dark, on dark paper a dark
-// blue grows light. The accent (orange) is never in the table, and sinks have an outline besides.
+// The colour tables: those of the printed figures, evenly spaced in lightness, so that they read in grey and with any
+// colour vision. Low values are near the paper and high ones far from it, on light paper and on dark. The accent (blue)
+// is never in the table, and sinks have an outline besides.
+
+import { HEAT } from "./heat";
 
 export type Rgb = readonly [number, number, number];
 
-interface Stop {
-  at: number;
-  lightness: number;
-  chroma: number;
-  /** Degrees. */
-  hue: number;
-}
+const COUNT = 256;
+const heat: readonly Rgb[] = Array.from({ length: COUNT }, (_, index) => {
+  const code = parseInt(HEAT.slice(6 * index, 6 * index + 6), 16);
+  return [code >> 16, (code >> 8) & 255, code & 255];
+});
 
-const LIGHT: readonly Stop[] = [
-  { at: 0, lightness: 0.975, chroma: 0.008, hue: 230 },
-  { at: 0.35, lightness: 0.8, chroma: 0.085, hue: 228 },
-  { at: 0.7, lightness: 0.52, chroma: 0.13, hue: 256 },
-  { at: 1, lightness: 0.26, chroma: 0.1, hue: 278 },
-];
-
-const DARK: readonly Stop[] = [
-  { at: 0, lightness: 0.24, chroma: 0.02, hue: 262 },
-  { at: 0.35, lightness: 0.46, chroma: 0.11, hue: 258 },
-  { at: 0.7, lightness: 0.74, chroma: 0.1, hue: 222 },
-  { at: 1, lightness: 0.965, chroma: 0.05, hue: 170 },
-];
+const DARK_PAPER: Rgb = [25, 31, 40];
+/** The share of the table that comes out of the paper. */
+const DAWN = 0.16;
 
 export function colourTable(dark: boolean): Rgb[] {
-  const stops = dark ? DARK : LIGHT;
-  const first = stops[0].lightness;
-  const last = stops[stops.length - 1].lightness;
-  return Array.from({ length: 256 }, (_, index) => {
-    const lightness = first + ((last - first) * index) / 255;
-    return oklch(lightness, ...chromaAndHue(stops, lightness));
+  if (!dark) return [...heat];
+  // Read backwards from where it is twice as light as dark paper.
+  const nights = [...heat].reverse();
+  const from = nights.findIndex((colour) => luminance(colour) > 2 * luminance(DARK_PAPER));
+  return Array.from({ length: COUNT }, (_, index) => {
+    const part = index / (COUNT - 1);
+    const colour = nights[Math.round(from + part * (COUNT - 1 - from))];
+    return mixed(DARK_PAPER, colour, Math.min(1, part / DAWN));
   });
 }
 
-/** Chroma and hue at a lightness: straight between the stops. */
-function chromaAndHue(stops: readonly Stop[], lightness: number): [number, number] {
-  const falls = stops[0].lightness > stops[stops.length - 1].lightness;
-  let index = 1;
-  while (
-    index < stops.length - 1 &&
-    (falls ? lightness < stops[index].lightness : lightness > stops[index].lightness)
-  ) {
-    index++;
-  }
-  const [a, b] = [stops[index - 1], stops[index]];
-  const part = (lightness - a.lightness) / (b.lightness - a.lightness);
-  return [a.chroma + (b.chroma - a.chroma) * part, a.hue + (b.hue - a.hue) * part];
+/** From less (blue) over nothing (the paper) to more (brown): for differences. */
+export function differenceTable(dark: boolean): Rgb[] {
+  const paper: Rgb = dark ? DARK_PAPER : [255, 255, 255];
+  const [less, more]: Rgb[] = dark
+    ? [
+        [122, 184, 255],
+        [255, 176, 92],
+      ]
+    : [
+        [16, 66, 140],
+        [140, 62, 8],
+      ];
+  return Array.from({ length: COUNT }, (_, index) => {
+    const part = (2 * index) / (COUNT - 1) - 1;
+    return mixed(paper, part < 0 ? less : more, Math.abs(part));
+  });
 }
 
-/** OKLCH (lightness 0 to 1, hue in degrees) in 8-bit sRGB; colours outside are cut off. */
-export function oklch(lightness: number, chroma: number, hue: number): Rgb {
-  const angle = (hue * Math.PI) / 180;
-  const a = chroma * Math.cos(angle);
-  const b = chroma * Math.sin(angle);
-  const l = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3;
-  const m = (lightness - 0.1055613458 * a - 0.0638541728 * b) ** 3;
-  const s = (lightness - 0.0894841775 * a - 1.291485548 * b) ** 3;
-  return [
-    gamma(4.0767416621 * l - 3.3077115913 * m + 0.2309699292 * s),
-    gamma(-1.2684380046 * l + 2.6097574011 * m - 0.3413193965 * s),
-    gamma(-0.0041960863 * l - 0.7034186147 * m + 1.707614701 * s),
-  ];
-}
-
-function gamma(linear: number): number {
-  const cut = Math.min(1, Math.max(0, linear));
-  return Math.round(255 * (cut <= 0.0031308 ? 12.92 * cut : 1.055 * cut ** (1 / 2.4) - 0.055));
+function mixed(from: Rgb, to: Rgb, part: number): Rgb {
+  return from.map((channel, at) => Math.round(channel + (to[at] - channel) * part)) as unknown as Rgb;
 }
 
 /** Relative luminance (WCAG 2). */
@@ -106,7 +85,7 @@ export interface Palette {
   inks: string[];
 }
 
-export function palette(dark: boolean): Palette {
-  const colours = colourTable(dark);
+export function palette(dark: boolean, table = colourTable): Palette {
+  const colours = table(dark);
   return { dark, colours, fills: colours.map(css), inks: colours.map((colour) => css(inkOn(colour))) };
 }

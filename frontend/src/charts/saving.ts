@@ -1,7 +1,8 @@
 // Saves a chart as it is on the page. Every chart gives one SVG; a PNG is that SVG, painted at twice its size.
 
 import { svg } from "../page/element";
-import type { ThemeColours } from "./theme_colours";
+import { BAR } from "./colour_bar";
+import { FONT, type ThemeColours } from "./theme_colours";
 
 export const FORMATS = ["png", "svg"] as const;
 export type Format = (typeof FORMATS)[number];
@@ -36,8 +37,50 @@ export function standalone(original: SVGSVGElement, background: string): SVGSVGE
   copy.setAttribute("height", String(height));
   copy.setAttribute("viewBox", `0 0 ${width} ${height}`);
   copy.prepend(svg("rect", { width: "100%", height: "100%", fill: background }));
-  for (const cursor of copy.querySelectorAll(".cell-cursor")) cursor.remove();
+  for (const cursor of copy.querySelectorAll(".cell-cursor, .cursor")) cursor.remove();
   return copy;
+}
+
+/** What a saved picture says of itself, under what it shows. */
+export interface Caption {
+  /** One thing each; long ones are broken. */
+  lines: readonly string[];
+  bar: SVGSVGElement | null;
+  colours: ThemeColours;
+}
+
+const LEADING = 15;
+const SIDE = 12;
+/** Width of a letter at 11 pixels, on average. */
+const LETTER = 6;
+
+export function captioned(drawing: SVGSVGElement, { lines, bar, colours }: Caption): SVGSVGElement {
+  const width = Math.max(BAR.width + 2 * SIDE, Number(drawing.getAttribute("width")));
+  const told = lines.flatMap((line) => broken(line, Math.floor((width - 2 * SIDE) / LETTER)));
+  const top = Number(drawing.getAttribute("height")) + 4;
+  const under = top + (bar ? BAR.height + 6 : 0);
+  const height = under + told.length * LEADING + 8;
+  const root = svg("svg", { xmlns: "http://www.w3.org/2000/svg", width, height, viewBox: `0 0 ${width} ${height}` });
+  root.append(svg("rect", { width: "100%", height: "100%", fill: colours.paper }), drawing);
+  if (bar) {
+    bar.setAttribute("y", String(top));
+    root.append(bar);
+  }
+  told.forEach((line, index) => {
+    const place = { x: SIDE, y: under + (index + 1) * LEADING - 3, class: "caption" };
+    root.append(svg("text", { ...place, fill: colours.soft, "font-family": FONT, "font-size": "11px" }, line));
+  });
+  return root;
+}
+
+function broken(line: string, most: number): string[] {
+  const lines = [""];
+  for (const word of line.split(" ")) {
+    const last = lines[lines.length - 1];
+    if (last !== "" && last.length + 1 + word.length > most) lines.push(word);
+    else lines[lines.length - 1] = last === "" ? word : `${last} ${word}`;
+  }
+  return lines;
 }
 
 export interface Place {
@@ -61,7 +104,7 @@ function inline(from: Element, to: Element): void {
   const style = getComputedStyle(from);
   for (const property of PROPERTIES) to.setAttribute(property, style.getPropertyValue(property));
   to.removeAttribute("class");
-  if (from.classList.contains("cell-cursor")) to.setAttribute("class", "cell-cursor");
+  for (const name of ["cursor", "cell-cursor"]) if (from.classList.contains(name)) to.setAttribute("class", name);
   Array.from(from.children).forEach((child, index) => inline(child, to.children[index]));
 }
 

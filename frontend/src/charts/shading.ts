@@ -23,6 +23,12 @@ export function shades(kind: Shading, highest: number, fair: number): Shades {
   return { kind, low, high, index: (score) => clamped(score <= low ? 0 : Math.log(score / low) / range) };
 }
 
+/** From less to more, nothing in the middle. */
+export function differenceShades(most: number): Shades {
+  const high = most > 0 ? most : 1;
+  return { kind: "linear", low: -high, high, index: (score) => clamped((score / high + 1) / 2) };
+}
+
 function clamped(part: number): number {
   if (Number.isNaN(part)) return -1;
   return part <= 0 ? 0 : part >= 1 ? 255 : Math.floor(part * 255.999);

@@ -17,6 +17,10 @@ export interface ChartData {
   steps: number;
   series: readonly Series[];
   yLabel: string;
+  /** The axis ends here or above; without it, at the highest value. */
+  most?: number;
+  /** Differences: the axis goes as far below 0 as above. */
+  signed?: boolean;
   /** Positions: whole numbers, 0 at the top, this many. */
   positions?: number;
   /** Lines across, at positions: the end of the prompt. */
@@ -81,7 +85,8 @@ export class StepChart {
   private vertical(data: ChartData): ReturnType<typeof scaleLinear<number, number>> {
     const bottom = this.height - MARGIN.bottom;
     if (data.positions !== undefined) return scaleLinear([-0.5, data.positions - 0.5], [MARGIN.top, bottom]);
-    const most = Math.max(...data.series.map((series) => highest(series.values, 0)), 0);
-    return scaleLinear([0, most > 0 ? most : 1], [bottom, MARGIN.top]).nice(4);
+    const top = Math.max(data.most ?? 0, ...data.series.map((series) => highest(series.values, 0)));
+    const most = top > 0 ? top : 1;
+    return scaleLinear([data.signed ? -most : 0, most], [bottom, MARGIN.top]).nice(4);
   }
 }

@@ -23,6 +23,12 @@ export interface StepEvents {
   hover(step: number | null, y: number, event: PointerEvent): void;
 }
 
+/** Round steps and the last one, without those too near to it. */
+function withLast(ticks: number[], last: number): number[] {
+  const apart = ticks.length > 1 ? 0.7 * (ticks[1] - ticks[0]) : 1;
+  return [...ticks.filter((tick) => tick >= 0 && last - tick >= apart), last];
+}
+
 export class StepFrame {
   readonly root: SVGSVGElement;
   readonly marks = svg("g", { class: "marks" });
@@ -56,7 +62,7 @@ export class StepFrame {
     this.x = scaleLinear([-0.5, steps - 0.5], [MARGIN.left, MARGIN.left + this.innerWidth]);
     this.root.setAttribute("width", String(width));
     this.root.setAttribute("height", String(height));
-    const ticks = this.x.ticks(Math.max(2, this.innerWidth / 70)).filter(Number.isInteger);
+    const ticks = withLast(this.x.ticks(Math.max(2, this.innerWidth / 70)).filter(Number.isInteger), steps - 1);
     const axis = axisBottom(this.x)
       .tickValues(ticks)
       .tickFormat((step) => String(step))

@@ -2,7 +2,9 @@
 
 import { scaleLinear } from "d3-scale";
 import type { Sample } from "../document/sample";
+import { MOST, SOME } from "../measure/profile";
 import { el, svg } from "../page/element";
+import type { Palette } from "./colours";
 import { type Stroke, box, circle, segment, stroke, strokePaths } from "./ink";
 import { paint } from "./raster";
 import { pixels, standalone } from "./saving";
@@ -10,13 +12,25 @@ import type { Shades } from "./shading";
 import { MARGIN, type StepEvents, StepFrame } from "./step_frame";
 import type { ThemeColours } from "./theme_colours";
 
+export interface Extent {
+  steps: number;
+  positions: number;
+}
+
 export interface MapData {
-  sample: Sample;
+  /** Of which commits, blocks and the end of the prompt are marked; a difference has none. */
+  sample: Sample | null;
+  steps: number;
+  positions: number;
+  /** As many steps and positions as the axes have room for. */
+  frame: Extent;
   /** (step, position) */
   scores: Float64Array;
+  /** `MOST` or `SOME` where rows hold a sink. */
   sinks: Uint8Array;
   pins: readonly number[];
   shades: Shades;
+  palette: Palette;
   colours: ThemeColours;
 }
 
@@ -47,7 +61,7 @@ export class StepMap {
   }
 
   positionAt(y: number): number {
-    const positions = this.data?.sample.spec.positions ?? 1;
+    const positions = this.data?.positions ?? 1;
     return Math.min(positions - 1, Math.max(0, Math.round(this.vertical.invert(y))));
   }
 
@@ -71,62 +85,71 @@ export class StepMap {
   drawing(): SVGSVGElement {
     const { data, frame } = this;
     const copy = standalone(frame.root, data!.colours.paper);
-    const place = { x: MARGIN.left, y: MARGIN.top, width: frame.innerWidth, height: frame.innerHeight };
+    const [width, height] = this.painted;
+    const place = { x: MARGIN.left, y: MARGIN.top, width, height };
     copy.children[0].after(...pixels(this.cells, place, data!.colours), ...strokePaths(this.strokes));
     return copy;
   }
 
   private get vertical(): ReturnType<typeof scaleLinear<number, number>> {
-    const positions = this.data?.sample.spec.positions ?? 1;
+    const positions = this.data?.frame.positions ?? 1;
     return scaleLinear([-0.5, positions - 0.5], [MARGIN.top, MARGIN.top + this.frame.innerHeight]);
   }
 
+  /** Room of the steps and positions that this one has. */
+  private get painted(): [number, number] {
+    const [width, height] = this.cellSize;
+    return [width * (this.data?.steps ?? 1), height * (this.data?.positions ?? 1)];
+  }
+
   private get cellSize(): [number, number] {
-    return [this.frame.innerWidth / this.frame.steps, this.frame.innerHeight / (this.data?.sample.spec.positions ?? 1)];
+    return [this.frame.innerWidth / this.frame.steps, this.frame.innerHeight / (this.data?.frame.positions ?? 1)];
   }
 
   private draw(): void {
     if (!this.data || this.width === 0) return;
     const { frame, data } = this;
-    const { steps, positions } = data.sample.spec;
-    frame.layout(this.width, mapHeight(positions, this.width), steps);
+    const { steps, positions } = data;
+    frame.layout(this.width, mapHeight(data.frame.positions, this.width), data.frame.steps);
     frame.drawLeft(this.vertical, "position", true);
     const ratio = window.devicePixelRatio || 1;
     const value = (step: number, position: number): number => data.scores[step * positions + position];
-    const room: [number, number] = [frame.innerWidth * ratio, frame.innerHeight * ratio];
-    paint(this.cells, { columns: steps, rows: positions, value }, data.shades, data.colours.palette, room);
-    Object.assign(this.cells.style, {
-      left: `${MARGIN.left}px`,
-      top: `${MARGIN.top}px`,
-      width: `${frame.innerWidth}px`,
-      height: `${frame.innerHeight}px`,
-    });
-    this.strokes = [...this.edges(data), ...this.commits(data), ...this.rings(data), ...this.pinned(data)];
+    const [width, height] = this.painted;
+    paint(this.cells, { columns: steps, rows: positions, value }, data.shades, data.palette, [
+      width * ratio,
+      height * ratio,
+    ]);
+    const place = { left: MARGIN.left, top: MARGIN.top, width, height };
+    for (const [name, size] of Object.entries(place)) this.cells.style.setProperty(name, `${size}px`);
+    const told = data.sample ? [...this.edges(data.sample, data), ...this.commits(data.sample, data)] : [];
+    this.strokes = [...told, ...this.rings(data), ...this.pinned(data)];
     Object.assign(this.marks.style, { width: `${frame.width}px`, height: `${frame.height}px` });
     stroke(this.marks, [frame.width, frame.height], this.strokes);
   }
 
-  private rings({ sinks, sample, colours }: MapData): Stroke[] {
-    const { positions } = sample.spec;
+  private rings({ sinks, positions, colours }: MapData): Stroke[] {
     const { x } = this.frame;
     const y = this.vertical;
     const cell = Math.min(...this.cellSize);
     const radius = Math.min(5, Math.max(1.8, cell / 2 - 0.5));
     const width = cell < 6 ? 1.1 : 1.5;
-    let d = "";
-    for (let at = 0; at < sinks.length; at++) {
-      if (sinks[at]) d += circle(x(Math.floor(at / positions)), y(at % positions), radius);
+    const found: Stroke[] = [];
+    for (const [mark, part] of [
+      [SOME, 0.6],
+      [MOST, 1],
+    ]) {
+      let d = "";
+      for (let at = 0; at < sinks.length; at++) {
+        if (sinks[at] === mark) d += circle(x(Math.floor(at / positions)), y(at % positions), part * radius);
+      }
+      if (d === "") continue;
+      found.push({ d, colour: colours.paper, width: 2.2 * width }, { d, colour: colours.sink, width: part * width });
     }
-    return d === ""
-      ? []
-      : [
-          { d, colour: colours.paper, width: 2 * width },
-          { d, colour: colours.accent, width },
-        ];
+    return found;
   }
 
-  /** A tick at the right of a cell whose token was committed after that step. */
-  private commits({ sample, colours }: MapData): Stroke[] {
+  /** A bar at the right of a cell whose token was committed after that step. */
+  private commits(sample: Sample, { colours }: MapData): Stroke[] {
     const y = this.vertical;
     let d = "";
     sample.committedAt.forEach((step, position) => {
@@ -137,12 +160,12 @@ export class StepMap {
       ? []
       : [
           { d, colour: colours.paper, width: 3 },
-          { d, colour: colours.ink, width: 1.4 },
+          { d, colour: colours.commit, width: 2 },
         ];
   }
 
   /** The end of the prompt across, and a box around every block while it is the current one. */
-  private edges({ sample, colours }: MapData): Stroke[] {
+  private edges(sample: Sample, { colours }: MapData): Stroke[] {
     const { steps, prompt_length, positions, bidirectional } = sample.spec;
     const { x } = this.frame;
     const y = this.vertical;

@@ -4,9 +4,6 @@ import type { LogEncoding } from "./types";
 
 export const ZERO = 0;
 export const MISSING = 255;
-/** The scale ends up to a step above all attention that there is; no code stands for more than that. */
-export const EVERYTHING = 1;
-
 /**
  * The value of every code. Rounded to single precision, so that sums of equal values are exact in double precision
  * and equal attention everywhere leaves no sink at epsilon 0, as in Python.
@@ -19,7 +16,7 @@ export function lookupTable(encoding: LogEncoding): Float64Array {
   const steps = Math.max(1, encoding.codes - 1);
   for (let code = 1; code <= encoding.codes; code++) {
     const value = encoding.low * Math.pow(encoding.high / encoding.low, (code - 1) / steps);
-    table[code] = Math.min(EVERYTHING, Math.fround(value));
+    table[code] = Math.min(encoding.most ?? Infinity, Math.fround(value));
   }
   return table;
 }

@@ -1,6 +1,6 @@
 // One sample, opened: small arrays whole, received attention a step at a time.
 
-import { EVERYTHING, MISSING, lookupTable } from "./codes";
+import { MISSING, lookupTable } from "./codes";
 import { readBits, readFloat32, readInt32 } from "./small_array";
 import { type StepBytes, openSteps } from "./step_bytes";
 import type { ArraySpec, SampleSpec } from "./types";
@@ -10,9 +10,11 @@ export interface CodedArray {
   table: Float64Array;
   bytes: StepBytes;
   rows: number;
-  /** The highest value there can be. */
-  high: number;
 }
+
+/** What may be recorded besides, of every step, layer and head and each of its keys or queries. */
+export const MEASURES = ["key_norm", "value_norm", "entropy"] as const;
+export type Measure = (typeof MEASURES)[number];
 
 export interface Sample {
   spec: SampleSpec;
@@ -20,6 +22,9 @@ export interface Sample {
   received: CodedArray;
   /** Rows are layer x group, averaged over heads; absent where it was not recorded. */
   byGroup: CodedArray | null;
+  measures: Partial<Record<Measure, CodedArray>>;
+  /** Full maps: steps are those of `spec.maps`, rows are layer x head x query; absent where none was recorded. */
+  maps: CodedArray | null;
   /** (step, group) */
   queries: Int32Array | null;
   /** (step, position) */
@@ -39,7 +44,6 @@ async function openCodes(spec: ArraySpec, rows: number): Promise<CodedArray> {
     table: lookupTable(spec.encoding),
     bytes: await openSteps(spec, 1),
     rows,
-    high: Math.min(EVERYTHING, spec.encoding.high),
   };
 }
 
@@ -57,6 +61,11 @@ export function commitSteps(committed: Uint8Array | null, steps: number, positio
 export async function openSample(spec: SampleSpec): Promise<Sample> {
   const { arrays } = spec;
   const groups = arrays["received_by_group"];
+  const rows = ({ shape }: ArraySpec): number => shape.slice(1, -1).reduce((product, length) => product * length, 1);
+  const other = async (name: string): Promise<CodedArray | null> => {
+    const array = arrays[name];
+    return array && array.shape[0] > 0 ? openCodes(array, rows(array)) : null;
+  };
   const [received, byGroup, queries, canvas, committed, confidence, blockStart, blockStop] = await Promise.all([
     openCodes(arrays["received"], spec.layers * spec.heads),
     groups ? openCodes(groups, spec.layers * groups.shape[2]) : null,
@@ -67,11 +76,15 @@ export async function openSample(spec: SampleSpec): Promise<Sample> {
     readInt32(arrays["block_start"]),
     readInt32(arrays["block_stop"]),
   ]);
+  const [maps, ...measured] = await Promise.all(["attention", ...MEASURES].map(other));
+  const measures = Object.fromEntries(MEASURES.flatMap((name, at) => (measured[at] ? [[name, measured[at]]] : [])));
   const committedAt = commitSteps(committed, spec.steps, spec.positions);
   return {
     spec,
     received,
     byGroup,
+    measures,
+    maps,
     queries,
     canvas,
     committed,

@@ -5,6 +5,8 @@ export interface LogEncoding {
   low: number;
   high: number;
   codes: number;
+  /** What no code stands for more than: 1 of shares of attention, whose scale ends up to a step above it. */
+  most: number | null;
   missing: number;
   zero: number;
   worst_relative_error: number;
@@ -40,6 +42,8 @@ export interface SampleSpec {
   /** How many heads each layer has, where not all have as many. */
   layer_heads: number[] | null;
   groups: string[];
+  /** Which steps, layers and heads the full maps are of, by their numbers. */
+  maps: { steps: number[]; layers: number[]; heads: number[] } | null;
   tokens: Record<string, string> | null;
   intervention: unknown;
   final_sequence: number[];

@@ -4,7 +4,7 @@ import { ALL } from "../sinks/groups";
 import type { SinkRule } from "../sinks/rule";
 import { type Scale, fullScore } from "../sinks/scales";
 import type { Model, Overview } from "./model";
-import { cutLine, highest, scores, shownSinks, topTrack } from "./profile";
+import { cutLine, highest, scores, sinkMarks, topTrack } from "./profile";
 import { type Selection, chosenRows, selectionKey } from "./selection";
 
 /** Never changed: another one takes its place whenever anything in it did. */
@@ -18,6 +18,7 @@ export interface Derived {
   keys: Int32Array;
   /** (step, position) */
   scores: Float64Array;
+  /** (step, position): 2 where at least half of the rows hold a sink, 1 where one in twenty does. */
   sinks: Uint8Array;
   /** (step) */
   top: Int32Array;
@@ -81,17 +82,19 @@ export class Deriver {
     const keys = this.model.keysOf(selection.group);
     const most = Math.max(1, highest(keys, 1));
     const all = scores(mean, keys, scale);
+    const rows = chosenRows(this.model.sample, selection).length;
     return {
       selection,
       rule,
       scale,
       overview,
-      rows: chosenRows(this.model.sample, selection).length,
+      rows,
       keys,
       scores: all,
-      sinks: shownSinks(mean, rule),
+      sinks: sinkMarks(overview.counts, mean.values.length, rows),
       top: topTrack(mean),
-      cuts: cutLine(mean, rule, keys, scale),
+      // What a mean of rows has to pass says nothing about its rows.
+      cuts: cutLine(mean, rows === 1 ? rule : null, keys, scale),
       highest: highest(all, 0),
       fair: fullScore(scale, most) / most,
       complete,

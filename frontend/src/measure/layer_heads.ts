@@ -1,15 +1,17 @@
 // The layer x head map of one step.
 
 import { MISSING } from "../document/codes";
+import { MEASURE_LABELS, MEASURES } from "./measures";
 import type { StepRows } from "./step_rows";
 
-export const METRICS = ["strongest", "sinks", "pinned"] as const;
+export const METRICS = ["strongest", "sinks", "pinned", ...MEASURES] as const;
 export type Metric = (typeof METRICS)[number];
 
 export const METRIC_LABELS: Record<Metric, string> = {
   strongest: "score of the strongest key",
   sinks: "number of sinks",
   pinned: "score of the pinned token",
+  ...MEASURE_LABELS,
 };
 
 /** Received attention of the strongest key of every row; NaN without keys, as in a head that the layer lacks. */

@@ -4,6 +4,7 @@ import type { Sample } from "../document/sample";
 import { ALL } from "../sinks/groups";
 import type { SinkRule } from "../sinks/rule";
 import { keyCounts, keysPerStep } from "./key_counts";
+import { Measured } from "./measures";
 import { MeanMap, SinkCounts } from "./overview";
 import { FactStore } from "./row_facts";
 import { type Selection, chosenRows, selectionKey } from "./selection";
@@ -44,6 +45,7 @@ export class Model {
   private readonly counts: Kept<SinkCounts>;
   private readonly keys = new Map<string, Int32Array>();
   private readonly facts: FactStore;
+  readonly measures: Measured;
   private sweep: { key: string; job: Sweep } | null = null;
 
   constructor(
@@ -52,6 +54,7 @@ export class Model {
     private readonly failed: (error: Error) => void,
   ) {
     this.facts = new FactStore(sample);
+    this.measures = new Measured(sample, changed, failed);
     const { steps, positions } = sample.spec;
     const room = Math.floor(BUDGET / (8 * steps * positions));
     this.means = new Kept(Math.min(KEPT_MEANS, Math.max(2, room)));
@@ -106,12 +109,14 @@ export class Model {
   stop(): void {
     this.sweep?.job.stop();
     this.sweep = null;
+    this.measures.stop();
   }
 
   private complete(key: string, selection: Selection, chosen: number[], maps: Overview, step: number): void {
     const { mean, counts } = maps;
     if (this.sweep?.key === key) return;
-    this.stop();
+    this.sweep?.job.stop();
+    this.sweep = null;
     if (mean.left === 0 && (counts?.left ?? 0) === 0) return;
     const job = new Sweep({
       sample: this.sample,

@@ -106,11 +106,3 @@ export class SinkCounts {
 
 /** One object for all rows: a million of them would keep the collector busy. */
 const FACTS: RowFacts = { keys: 0, total: 0, deviation: NaN };
-
-/** The sinks of one row of numbers: what the page outlines. */
-export function marksOf(row: Float64Array, rule: SinkRule | null): Uint8Array {
-  const marks = new Uint8Array(row.length);
-  const facts = factsOf(row);
-  if (rule && facts.keys > 0) rule.mark(row, facts, marks);
-  return marks;
-}

@@ -3,16 +3,20 @@
 import type { SinkRule } from "../sinks/rule";
 import { type Scale, fullScore } from "../sinks/scales";
 import { factsOf } from "./row_facts";
-import { marksOf } from "./overview";
-import type { MeanMap } from "./overview";
+import type { MeanMap, SinkCounts } from "./overview";
 
-/** (step, position): 1 where the rule finds a sink in the mean that is shown. */
-export function shownSinks(mean: MeanMap, rule: SinkRule | null): Uint8Array {
-  const { positions, values, done } = mean;
-  const marks = new Uint8Array(values.length);
-  for (let step = 0; step < done.length; step++) {
-    if (done[step]) marks.set(marksOf(mean.at(step), rule), step * positions);
-  }
+export const SOME = 1;
+export const MOST = 2;
+
+/** Fewer rows than this share are not marked: of a thousand maps, nearly every key is a sink in some. */
+const FEW = 0.05;
+
+/** (step, position): `MOST` where at least half of the rows hold a sink, `SOME` where one in twenty does, else 0. */
+export function sinkMarks(counts: SinkCounts | null, cells: number, rows: number): Uint8Array {
+  const marks = new Uint8Array(cells);
+  counts?.held.forEach((held, at) => {
+    if (held > 0 && held >= FEW * rows) marks[at] = 2 * held >= rows ? MOST : SOME;
+  });
   return marks;
 }
 

@@ -60,7 +60,7 @@ export class Sweep {
 }
 
 /** Lets the browser draw and take input. A message comes sooner than a timer, which browsers slow down. */
-function breath(): Promise<void> {
+export function breath(): Promise<void> {
   return new Promise((resolve) => {
     const { port1, port2 } = new MessageChannel();
     port1.onmessage = () => {

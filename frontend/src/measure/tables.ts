@@ -8,7 +8,7 @@ export interface PositionRow {
   position: number;
   /** Token of the finished sequence. */
   token: number;
-  /** Steps at which it is a sink in what is shown, and steps at which it exists. */
+  /** Steps at which some map in view holds it as a sink, and steps at which it exists. */
   steps: number;
   existed: number;
   /** Share of the (step, layer, head) maps in which it exists and is a sink. */
@@ -20,7 +20,6 @@ export interface PositionRow {
 export function positionTable(
   sample: Sample,
   mean: MeanMap,
-  shown: Uint8Array,
   counts: SinkCounts,
   rows: number,
   keys: Int32Array,
@@ -38,11 +37,11 @@ export function positionTable(
       const value = mean.values[at];
       if (Number.isNaN(value)) continue;
       existed++;
-      sinks += shown[at];
+      if (counts.held[at] > 0) sinks++;
       held += counts.held[at];
       score += value * fullScore(scale, keys[step]);
     }
-    if (held === 0 && sinks === 0) continue;
+    if (held === 0) continue;
     const maps = held / (existed * rows);
     table.push({
       position,

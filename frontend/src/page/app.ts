@@ -6,7 +6,10 @@ import type { Library } from "../document/reading";
 import { ruleKind } from "../sinks/registry";
 import { fromHash, toHash } from "../state/address";
 import { type PaneState, Store, freshPane } from "../state/state";
+import { bridge } from "./bridge";
+import type { Common } from "./common";
 import type { Context } from "./context";
+import { Difference } from "./difference";
 import { closeOnBackdrop, openKeys, openProvenance } from "./drawers";
 import { find, setText } from "./element";
 import type { Failure } from "./failure";
@@ -16,6 +19,7 @@ import { Live } from "./live";
 import { Pane } from "./pane";
 import { RuleBar } from "./rule_bar";
 import { applyTheme, isDark, nextTheme, onSystemTheme } from "./theme";
+import { Tabs } from "./tabs";
 import { Tip } from "./tip";
 import { Transport } from "./transport";
 
@@ -28,9 +32,12 @@ export class App {
   private readonly transport: Transport;
   private readonly ruleBar: RuleBar;
   private readonly legend = new Legend();
+  private readonly tabs = new Tabs();
+  private readonly difference: Difference;
   private panes: Pane[] = [];
   private colours: ThemeColours | null = null;
   private waiting = false;
+  private printing = false;
   private addressTimer = 0;
 
   constructor(
@@ -40,11 +47,13 @@ export class App {
     this.store = new Store(fromHash(location.hash, library.document));
     const redraw = (): void => this.schedule();
     this.context = { library, store: this.store, tip: new Tip(), live: new Live(), redraw, failure };
+    this.difference = new Difference(this.context);
     this.transport = new Transport(this.store);
     this.ruleBar = new RuleBar(this.store);
     this.store.subscribe(redraw);
     listenToKeys(this.transport);
     closeOnBackdrop();
+    bridge(this.store, library.document);
     this.listen();
     setText(find("#title"), library.document.title);
     document.title = library.document.title;
@@ -63,8 +72,10 @@ export class App {
   private draw(): void {
     const { state } = this.store;
     this.setPanes(state.panes);
-    applyTheme(state.theme);
-    if (this.colours?.palette.dark !== isDark(state.theme)) this.colours = themeColours(isDark(state.theme));
+    // On paper it is always light.
+    const theme = this.printing ? "light" : state.theme;
+    applyTheme(theme);
+    if (this.colours?.palette.dark !== isDark(theme)) this.colours = themeColours(isDark(theme));
     const rule = ruleKind(state.rule).make(state.settings[state.rule], state.scale);
     for (const pane of this.panes) pane.prepare(state, rule);
     const steps = Math.max(...this.panes.map((pane) => pane.spec.steps));
@@ -72,15 +83,52 @@ export class App {
     if (step !== state.step) this.store.update({ step });
     this.transport.show(step, steps);
     this.ruleBar.show(state, this.panes.map((pane) => pane.refusal).find((text) => text !== null) ?? null);
-    const derived = this.panes.flatMap((pane) => (pane.derived ? [pane.derived] : []));
-    if (derived.length > 0) {
-      const highest = Math.max(...derived.map((each) => each.highest));
-      const common = shades(state.shading, highest, Math.min(...derived.map((each) => each.fair)));
+    const common = this.common();
+    if (common) {
       for (const pane of this.panes) pane.draw(state, common, this.colours!);
-      this.legend.show(common, this.colours!, state.scale, rule);
+      this.legend.show(state.scale, rule);
     }
+    this.drawDifference();
     if (!this.transport.isPlaying) this.context.live.say(this.sentence(step));
     this.writeAddress();
+  }
+
+  /** What the panes share; null where none has anything to show. */
+  private common(): Common | null {
+    const { state } = this.store;
+    const subjects = this.panes.flatMap((pane) => pane.subject ?? []);
+    if (subjects.length === 0) return null;
+    const most = (numbers: number[]): number => Math.max(0, ...numbers);
+    const plans = this.panes.map((pane) => pane.plan(state, this.colours!));
+    const names = new Set(plans.flatMap(({ tops }) => Object.keys(tops)));
+    const derived = subjects.map((subject) => subject.derived);
+    return {
+      frame: {
+        steps: most(subjects.map(({ sample }) => sample.spec.steps)),
+        positions: most(subjects.map(({ sample }) => sample.spec.positions)),
+      },
+      shades: shades(
+        state.shading,
+        most(derived.map((each) => each.highest)),
+        Math.min(...derived.map((each) => each.fair)),
+      ),
+      tops: Object.fromEntries([...names].map((name) => [name, most(plans.map(({ tops }) => tops[name] ?? 0))])),
+      peak: most(plans.map(({ peak }) => peak)),
+      maps: subjects.some(({ sample }) => sample.maps !== null),
+    };
+  }
+
+  private drawDifference(): void {
+    const [first, second] = this.panes.map((pane) => pane.subject);
+    const { state } = this.store;
+    this.difference.root.hidden = !first || !second;
+    if (!first || !second) return;
+    const names = state.panes.map(({ trace, sample }) => {
+      const { name, samples } = this.library.document.traces[trace];
+      return `${name}, sample ${samples[sample].id}`;
+    });
+    this.tabs.name(names);
+    this.difference.show(first, second, names, state.step, this.colours!);
   }
 
   private sentence(step: number): string {
@@ -93,9 +141,16 @@ export class App {
     const kept = this.panes.slice(0, states.length);
     while (kept.length < states.length) kept.push(new Pane(kept.length, this.context));
     this.panes = kept;
-    const main = find("#panes");
-    main.replaceChildren(...kept.map((pane) => pane.root));
-    main.classList.toggle("two", kept.length > 1);
+    const main = find<HTMLElement>("#panes");
+    const two = kept.length > 1;
+    main.replaceChildren(
+      ...(two ? [this.tabs.root] : []),
+      ...kept.map((pane) => pane.root),
+      ...(two ? [this.difference.root] : []),
+    );
+    main.classList.toggle("two", two);
+    if (main.dataset["tab"] === undefined || !two) this.tabs.choose(0);
+    else this.tabs.choose(1);
     find("#compare").setAttribute("aria-pressed", String(kept.length > 1));
   }
 
@@ -104,12 +159,21 @@ export class App {
     this.store.update({ panes: panes.length > 1 ? panes.slice(0, 1) : [panes[0], this.other(panes[0])] });
   }
 
-  /** What to set beside a sample: the same sample of another trace, or the next one of its own. */
-  private other({ trace, sample }: PaneState): PaneState {
+  /**
+   * What to set beside a sample: the same sample of another trace, or the next one of its own. At the same layer and head,
+   * where it has them.
+   */
+  private other({ trace, sample, layer, head, settled }: PaneState): PaneState {
     const { traces } = this.library.document;
     const next = (trace + 1) % traces.length;
-    if (next !== trace) return freshPane(next, Math.min(sample, traces[next].samples.length - 1));
-    return freshPane(trace, (sample + 1) % traces[trace].samples.length);
+    const [at, index] =
+      next !== trace
+        ? [next, Math.min(sample, traces[next].samples.length - 1)]
+        : [trace, (sample + 1) % traces[trace].samples.length];
+    const spec = traces[at].samples[index];
+    const has = (number: number | null, numbers: number[]): boolean => number === null || numbers.includes(number);
+    const same = settled && has(layer, spec.layer_numbers) && has(head, spec.head_numbers);
+    return { ...freshPane(at, index), ...(same ? { layer, head, settled } : {}) };
   }
 
   private listen(): void {
@@ -124,6 +188,12 @@ export class App {
       );
     });
     onSystemTheme(() => this.schedule());
+    for (const [event, printing] of [["beforeprint", true] as const, ["afterprint", false] as const]) {
+      window.addEventListener(event, () => {
+        this.printing = printing;
+        this.draw();
+      });
+    }
     window.addEventListener("hashchange", () => {
       if (location.hash.slice(1) !== toHash(this.store.state)) {
         this.store.update(fromHash(location.hash, this.library.document));

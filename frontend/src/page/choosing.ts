@@ -1,5 +1,7 @@
 // What a reader chooses in a pane by clicking in it.
 
+import type { SampleSpec } from "../document/types";
+import type { Subject } from "../measure/subject";
 import { type PaneState, type Store, togglePin } from "../state/state";
 
 export class Choosing {
@@ -10,6 +12,15 @@ export class Choosing {
 
   get pane(): PaneState {
     return this.store.state.panes[this.index];
+  }
+
+  /** Opens where sinks are, or at the mean where none were found; a step that was asked for stays. */
+  settle(place: Subject | null, { layer_numbers, head_numbers }: SampleSpec): void {
+    const found = place
+      ? { layer: layer_numbers[place.layer], head: head_numbers[place.head], pins: [place.position] }
+      : {};
+    if (place && this.index === 0 && this.store.state.step === 0) this.store.update({ step: place.step });
+    this.store.updatePane(this.index, { ...found, settled: true });
   }
 
   step(step: number): void {

@@ -2,10 +2,14 @@
 
 import type { Sample } from "../document/sample";
 import { type Derived, nobodyAsks } from "../measure/derived";
+import { LEAST, MEASURE_LABELS } from "../measure/measures";
+import { chosenRows } from "../measure/selection";
+import { ALL } from "../sinks/groups";
 import { fullScore } from "../sinks/scales";
 import { quoted } from "./glyphs";
 import type { Lexicon } from "./lexicon";
 import { percent, short } from "./numbers";
+import type { Subject } from "./pointing";
 
 export function tokenName(lexicon: Lexicon, token: number): string {
   const kind = lexicon.kind(token);
@@ -19,7 +23,12 @@ export function tokenAt(sample: Sample, step: number, position: number): number 
 export const NOBODY = "no query of this group at this step";
 
 /** Lines for the tip; joined they make a sentence for the live line. */
-export function details(sample: Sample, lexicon: Lexicon, derived: Derived, step: number, position: number): string[] {
+export function details(
+  { model, lexicon, derived }: Pick<Subject, "model" | "lexicon" | "derived">,
+  step: number,
+  position: number,
+): string[] {
+  const { sample } = model;
   const at = step * sample.spec.positions + position;
   const score = derived.scores[at];
   const token = tokenAt(sample, step, position);
@@ -30,11 +39,20 @@ export function details(sample: Sample, lexicon: Lexicon, derived: Derived, step
     return [...lines, derived.overview.mean.done[step] ? "no such key at this step" : "reading …"];
   const share = score / fullScore(derived.scale, derived.keys[step]);
   lines.push(`score ${short(score)} (${percent(share)} of attention)`);
-  if (derived.sinks[at]) lines.push("a sink in what is shown");
-  const held = derived.overview.counts?.held[at] ?? 0;
-  if (derived.rows > 1 && derived.overview.counts) lines.push(`a sink in ${held} of ${derived.rows} maps`);
+  if (derived.overview.counts) lines.push(held(derived, at));
   lines.push(...commitLines(sample, step, position, at));
+  const rows = chosenRows(sample, { ...derived.selection, group: ALL });
+  for (const name of model.measures.names) {
+    const value = model.measures.at(name, step, rows, position);
+    const label = MEASURE_LABELS[name].replace("keys", "key").replace("values", "value");
+    if (!Number.isNaN(value)) lines.push(`${label}: ${value <= LEAST ? "≤ " : ""}${short(value)}`);
+  }
   return lines;
+}
+
+function held({ overview, rows }: Derived, at: number): string {
+  const count = overview.counts!.held[at];
+  return rows === 1 ? (count > 0 ? "a sink" : "no sink") : `a sink in ${count} of ${rows} maps`;
 }
 
 function commitLines(sample: Sample, step: number, position: number, at: number): string[] {

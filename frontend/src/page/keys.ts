@@ -34,6 +34,6 @@ export const KEYS: readonly [string, string][] = [
   ["Tab", "to the next control, chart or list"],
   ["↑ ↓", "in the canvas and in the step map: the token or position before or after"],
   ["Enter", "there: pin it; in the canvas once more: take the pin out"],
-  ["↑ ↓ ← →", "in the map of layers and heads: move the cell; Enter picks it, again: back to the mean"],
+  ["↑ ↓ ← →", "in the maps of layers and heads, and of queries and keys: move the cell; Enter picks it"],
   ["Esc", "close a drawer"],
 ];

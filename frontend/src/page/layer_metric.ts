@@ -23,11 +23,12 @@ export interface LayerView {
 }
 
 /** What can be shown here. */
-export function offeredMetrics({ derived, pin }: LayerView): Metric[] {
+export function offeredMetrics({ derived, pin, model }: LayerView): Metric[] {
   return METRICS.filter((metric) => {
     if (metric === "sinks") return derived.rule !== null;
     if (metric === "pinned") return pin !== null;
-    return true;
+    if (metric === "strongest") return true;
+    return derived.selection.group === ALL && model.sample.measures[metric] !== undefined;
   });
 }
 
@@ -35,27 +36,32 @@ export function offeredMetrics({ derived, pin }: LayerView): Metric[] {
 export function metricValues(metric: Metric, view: LayerView, rows: StepRows): Float64Array {
   const { derived, step, model } = view;
   if (metric === "sinks") return model.sinksByRow(rows, step, derived.rule!);
-  const shares = metric === "pinned" ? atPosition(rows, view.pin!) : strongest(rows);
-  const full = fullScore(derived.scale, rows.keys);
-  return shares.map((share) => share * full);
+  if (metric === "strongest" || metric === "pinned") {
+    const shares = metric === "pinned" ? atPosition(rows, view.pin!) : strongest(rows);
+    const full = fullScore(derived.scale, rows.keys);
+    return shares.map((share) => share * full);
+  }
+  return model.measures.byRow(metric, step);
 }
 
-/** Shades that stay the same from step to step, or the map would flicker as the steps go by. */
-export class MetricShades {
-  private subject: unknown[] = [];
-  private most = 0;
+/** The highest value seen so far, by what is shown: the shades do not change with every step, and leave nothing out. */
+const seen = new WeakMap<Model, Map<string, number>>();
 
-  of(metric: Metric, view: LayerView, values: Float64Array): Shades {
-    const { derived, model } = view;
-    if (metric === "strongest" || metric === "pinned") {
-      const { high } = derived.selection.group === ALL ? model.sample.received : model.sample.byGroup!;
-      return shades(view.shading, high * fullScore(derived.scale, highest(derived.keys, 1)), derived.fair);
-    }
-    // Of counts the most is known only from the steps that were seen.
-    const subject = [model, metric, selectionKey(derived.selection), derived.rule?.describe()];
-    const same = subject.every((part, index) => part === this.subject[index]);
-    this.most = Math.max(same ? this.most : 0, highest(values, 0));
-    this.subject = subject;
-    return shades("linear", this.most, 1);
-  }
+export function peakOf(metric: Metric, { model, derived }: LayerView, values: Float64Array): number {
+  const known = seen.get(model) ?? new Map<string, number>();
+  seen.set(model, known);
+  const key = [
+    metric,
+    selectionKey({ ...derived.selection, layer: null, head: null }),
+    derived.scale,
+    derived.rule?.describe(),
+  ].join();
+  const peak = Math.max(known.get(key) ?? 0, highest(values, 0));
+  known.set(key, peak);
+  return peak;
+}
+
+export function shadesOf(metric: Metric, { derived, shading }: LayerView, peak: number): Shades {
+  const isScore = metric === "strongest" || metric === "pinned";
+  return isScore ? shades(shading, peak, derived.fair) : shades("linear", peak, 1);
 }

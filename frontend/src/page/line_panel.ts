@@ -1,7 +1,7 @@
 // A card with curves over steps.
 
 import { type Card, card, onWidth } from "../charts/card";
-import { save, standalone } from "../charts/saving";
+import { standalone } from "../charts/saving";
 import { StepChart } from "../charts/step_chart";
 import type { ChartEvents } from "./chart_events";
 import type { Curves } from "./curves";
@@ -15,7 +15,8 @@ export class LinePanel {
 
   constructor(title: string, name: string, height: number, events: ChartEvents) {
     this.card = card(title, name, (format) => {
-      void save(standalone(this.chart.frame.root, events.paper()), events.named(name), format);
+      const drawing = standalone(this.chart.frame.root, events.paper());
+      events.save(`${title}. ${this.curves?.note ?? ""}`, name, drawing, null, format);
     });
     this.chart = new StepChart(this.card.plot, "", height, {
       pick: (step) => events.step(step),
@@ -29,9 +30,10 @@ export class LinePanel {
     });
   }
 
-  show(curves: Curves): void {
+  /** `steps` and `most`: where the axes end, for panes side by side. */
+  show(curves: Curves, steps: number, most: number): void {
     this.curves = curves;
-    this.chart.show(curves.data);
+    this.chart.show({ ...curves.data, steps, most });
     this.chart.frame.root.setAttribute("aria-label", curves.label);
     setText(this.card.note, curves.note);
   }

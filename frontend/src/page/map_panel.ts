@@ -1,16 +1,19 @@
 // The card of the position x step map: pointer and keys move through its cells.
 
 import { type Card, card, onWidth } from "../charts/card";
-import { save } from "../charts/saving";
 import { type MapData, StepMap } from "../charts/step_map";
+import type { Sample } from "../document/sample";
 import type { Derived } from "../measure/derived";
+import { SCALE_LABELS } from "../sinks/scales";
 import type { ChartEvents } from "./chart_events";
+import { BarHost } from "./bar_host";
 import { setText } from "./element";
 import { mapMarks, mapSummary } from "./summaries";
 
 export class MapPanel {
   readonly card: Card;
   private readonly map: StepMap;
+  readonly bar = new BarHost();
   private positions = 1;
   private step = 0;
   /** Where the keys have moved to. */
@@ -18,13 +21,14 @@ export class MapPanel {
 
   constructor(private readonly events: ChartEvents) {
     this.card = card("Received attention by step", "map", (format) => {
-      void save(this.map.drawing(), events.named("map"), format);
+      events.save("Received attention by step", "map", this.map.drawing(), this.bar.copy(), format);
     });
     this.map = new StepMap(this.card.plot, "", {
       pick: (step) => events.step(step),
       tap: (y) => events.pin(this.map.positionAt(y)),
       hover: (step, y, event) => events.cell(step, this.map.positionAt(y), event.clientX, event.clientY),
     });
+    this.card.foot.append(this.bar.root);
     onWidth(this.card.plot, (width) => {
       this.map.resize(width);
       this.moveTo(this.step);
@@ -33,11 +37,13 @@ export class MapPanel {
     this.map.frame.root.addEventListener("blur", () => this.moveCell(null));
   }
 
-  show(data: MapData, derived: Derived): void {
-    this.positions = data.sample.spec.positions;
+  show(data: MapData & { sample: Sample }, derived: Derived): void {
+    const { positions, sample, shades, palette, colours } = data;
+    this.positions = positions;
     this.map.show(data);
-    this.map.frame.root.setAttribute("aria-label", mapSummary(data.sample, derived));
-    setText(this.card.note, mapMarks(data.sample, derived));
+    this.bar.show(shades, palette, `score, ${SCALE_LABELS[derived.scale]}`, colours);
+    this.map.frame.root.setAttribute("aria-label", mapSummary(sample, derived));
+    setText(this.card.note, mapMarks(sample, derived));
   }
 
   moveTo(step: number): void {

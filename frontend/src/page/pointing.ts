@@ -2,6 +2,7 @@
 
 import type { Sample } from "../document/sample";
 import type { Derived } from "../measure/derived";
+import type { Model } from "../measure/model";
 import { details } from "./details";
 import type { Lexicon } from "./lexicon";
 import type { Live } from "./live";
@@ -9,6 +10,7 @@ import type { Tip } from "./tip";
 
 export interface Subject {
   sample: Sample;
+  model: Model;
   lexicon: Lexicon;
   derived: Derived;
   step: number;
@@ -58,7 +60,7 @@ export class Pointing {
     else this.lines(this.about(subject, subject.step, attended.position), attended.x, attended.y);
   }
 
-  private about({ sample, lexicon, derived }: Subject, step: number, position: number): string[] {
-    return details(sample, lexicon, derived, step, position);
+  private about(subject: Subject, step: number, position: number): string[] {
+    return details(subject, step, position);
   }
 }

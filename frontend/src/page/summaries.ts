@@ -2,25 +2,27 @@
 
 import type { Sample } from "../document/sample";
 import { type Derived, nobodyAsks } from "../measure/derived";
-import { ALL } from "../sinks/groups";
+import { MOST, SOME } from "../measure/profile";
 import { NOBODY, details } from "./details";
 import { counted, short } from "./numbers";
 import type { Subject } from "./pointing";
 
 /** The step in view: how many sinks, and the first of them. */
-export function stepSentence({ sample, lexicon, derived, step }: Subject): string {
+export function stepSentence(subject: Subject): string {
+  const { sample, derived, step } = subject;
   const { positions } = sample.spec;
   if (nobodyAsks(derived, step)) return NOBODY;
   const sinks = derived.sinks.subarray(step * positions, (step + 1) * positions);
-  const count = sinks.reduce((sum, mark) => sum + mark, 0);
-  if (count === 0) return "no sinks in what is shown";
-  const first = details(sample, lexicon, derived, step, sinks.indexOf(1)).slice(0, 2).join(", ");
-  return `${count === 1 ? "one sink" : `${count} sinks`} in what is shown, first ${first}`;
+  const count = sinks.reduce((sum, mark) => sum + (mark > 0 ? 1 : 0), 0);
+  if (count === 0) return "no sinks";
+  const at = sinks.findIndex((mark) => mark > 0);
+  const first = details(subject, step, at).slice(0, 2).join(", ");
+  return `${count === 1 ? "one position is a sink" : `${count} positions are sinks`}, first ${first}`;
 }
 
 export function mapSummary(sample: Sample, derived: Derived): string {
   const { steps, positions } = sample.spec;
-  const rings = derived.sinks.reduce((sum, mark) => sum + mark, 0);
+  const rings = derived.sinks.reduce((sum, mark) => sum + (mark > 0 ? 1 : 0), 0);
   const where = new Set<number>();
   derived.sinks.forEach((mark, at) => mark && where.add(at % positions));
   const places = [...where].sort((a, b) => a - b);
@@ -35,11 +37,13 @@ export function mapSummary(sample: Sample, derived: Derived): string {
 export function mapMarks(sample: Sample, derived: Derived): string {
   const { prompt_length, positions, bidirectional } = sample.spec;
   const marks = [];
-  if (derived.sinks.includes(1)) marks.push("Rings: sinks");
-  else if (onlyInRows(derived)) {
-    marks.push(`sinks: none in the mean; pick a layer${derived.selection.group === ALL ? " and head" : ""}`);
-  }
-  if (sample.committedAt.some((step) => step >= 0)) marks.push("ticks: tokens are committed");
+  const rings = [
+    ...(derived.sinks.includes(MOST) ? ["in at least half"] : []),
+    ...(derived.sinks.includes(SOME) ? ["thin in one in twenty"] : []),
+  ];
+  if (rings.length > 0)
+    marks.push(derived.rows === 1 ? "rings: sinks" : `rings: sinks, ${rings.join(", ")} of ${derived.rows} maps`);
+  if (sample.committedAt.some((step) => step >= 0)) marks.push("bars: tokens are committed");
   if (bidirectional && sample.blockStart) marks.push("dashes: the current block");
   if (prompt_length > 0 && prompt_length < positions) marks.push("line: end of the prompt");
   const empty = derived.scores.map((score, at) =>
@@ -49,11 +53,6 @@ export function mapMarks(sample: Sample, derived: Derived): string {
   if (empty.includes(2)) marks.push("hatched: no query of this group");
   const text = marks.join(" · ");
   return text.charAt(0).toUpperCase() + text.slice(1);
-}
-
-/** Sinks that are lost where the rows are averaged. */
-function onlyInRows({ complete, rows, overview }: Derived): boolean {
-  return complete && rows > 1 && overview.counts !== null && overview.counts.sinks.some((count) => count > 0);
 }
 
 export function trackSummary(sample: Sample, derived: Derived): string {

@@ -23,7 +23,7 @@ class Table {
   private long = false;
 
   constructor(
-    caption: string,
+    readonly caption: string,
     columns: readonly Column[],
     private readonly empty: string,
   ) {
@@ -51,16 +51,13 @@ class Table {
 }
 
 export class Tables {
-  readonly root: HTMLElement;
+  readonly roots: HTMLElement[];
   private readonly positions = new Table("Sinks by position", POSITION_COLUMNS, "No sinks by this rule.");
   private readonly tokens = new Table("Tokens under the sinks", TOKEN_COLUMNS, "No sinks by this rule.");
 
   constructor(private readonly pin: (position: number) => void) {
-    this.root = el(
-      "section",
-      { class: "card tables", "aria-label": "Tables of sinks" },
-      this.positions.root,
-      this.tokens.root,
+    this.roots = [this.positions, this.tokens].map((table) =>
+      el("section", { class: "card tables", "aria-label": table.caption }, table.root),
     );
   }
 
@@ -71,8 +68,8 @@ export class Tables {
       this.tokens.show([]);
       return;
     }
-    const { sinks, rows, keys, scale } = derived;
-    const positions = positionTable(sample, mean, sinks, counts, rows, keys, scale);
+    const { rows, keys, scale } = derived;
+    const positions = positionTable(sample, mean, counts, rows, keys, scale);
     this.positions.show(positions.map((row) => this.positionRow(row, lexicon)));
     const tokens = tokenTable(sample, mean, counts);
     this.tokens.show(
@@ -94,7 +91,7 @@ export class Tables {
 const POSITION_COLUMNS: Column[] = [
   { name: "position", about: "Counted from 0, the first token of the prompt" },
   { name: "token", about: "The token in the finished sequence" },
-  { name: "steps", about: "Steps at which it is a sink in what is shown, of those at which it exists" },
+  { name: "steps", about: "Steps at which a map in view holds it as a sink, of those at which it exists" },
   { name: "maps", about: "Share of the layers, heads and steps in view in which it is a sink" },
   { name: "mean score", about: "On the chosen scale, over the steps at which it exists" },
 ];

@@ -4,6 +4,7 @@
 import type { Sample } from "../document/sample";
 import type { Palette } from "../charts/colours";
 import type { Shades } from "../charts/shading";
+import { SOME } from "../measure/profile";
 import { el } from "./element";
 import { breaksLine, visible } from "./glyphs";
 import type { Lexicon } from "./lexicon";
@@ -32,6 +33,8 @@ interface Cell {
   root: HTMLElement;
   text: HTMLElement;
   token: number;
+  /** What is committed in it after the step. */
+  coming: number | null;
   shade: number;
   name: string;
 }
@@ -46,6 +49,7 @@ export class TokenView {
   private lexicon: Lexicon | null = null;
   private palette: Palette | null = null;
   private active = -1;
+  private wanted = "";
 
   constructor(private readonly events: TokenEvents) {
     this.root.addEventListener("click", (event) => {
@@ -71,6 +75,23 @@ export class TokenView {
     for (let position = 0; position < this.cells.length; position++) this.update(position, at);
   }
 
+  /** Marks the tokens that hold a text; gives how many there are. */
+  search(text: string): number {
+    this.wanted = text.trim().toLowerCase();
+    for (const cell of this.cells) cell.name = "";
+    return this.cells.filter((cell) => this.isWanted(cell)).length;
+  }
+
+  /** Walks to the next token that was found. */
+  next(): void {
+    const found = this.cells.flatMap((cell, position) => (this.isWanted(cell) ? [position] : []));
+    if (found.length > 0) this.activate(found.find((position) => position > this.active) ?? found[0]);
+  }
+
+  private isWanted(cell: Cell): boolean {
+    return this.wanted !== "" && (cell.text.textContent ?? "").toLowerCase().includes(this.wanted);
+  }
+
   private cell(position: number): HTMLElement | null {
     return this.cells[position]?.root ?? null;
   }
@@ -92,7 +113,7 @@ export class TokenView {
       if (kind === "word" && breaksLine(lexicon.text(final))) {
         children.push(el("li", { class: "break", role: "presentation", "aria-hidden": "true" }));
       }
-      return { root, text, token: NaN, shade: NaN, name: "" };
+      return { root, text, token: NaN, coming: null, shade: NaN, name: "" };
     });
     this.root.replaceChildren(...children);
   }
@@ -103,7 +124,8 @@ export class TokenView {
     const token = sample.canvas?.[at.step * sample.spec.positions + position] ?? sample.spec.final_sequence[position];
     // Where nobody asks, no score is known, but the keys are there all the same.
     const exists = !at.keysKnown || !Number.isNaN(at.scores[position]);
-    if (token !== cell.token) this.write(cell, token);
+    const coming = this.coming(position, at.step);
+    if (token !== cell.token || coming !== cell.coming) this.write(cell, token, coming);
     const shade = at.shades.index(at.scores[position]);
     if (shade !== cell.shade) {
       cell.root.style.backgroundColor = shade < 0 ? "" : at.palette.fills[shade];
@@ -117,11 +139,25 @@ export class TokenView {
     cell.name = name;
   }
 
-  private write(cell: Cell, token: number): void {
+  /** The token that is committed after the step, null where none is. */
+  private coming(position: number, step: number): number | null {
+    const { canvas, committed, spec } = this.sample!;
+    if (!committed?.[step * spec.positions + position]) return null;
+    const next = step + 1 < spec.steps ? canvas?.[(step + 1) * spec.positions + position] : undefined;
+    const token = next ?? spec.final_sequence[position] ?? -1;
+    // Of a sample that is still being recorded, the last one is not known.
+    return ["word", "special"].includes(this.lexicon!.kind(token)) ? token : null;
+  }
+
+  private write(cell: Cell, token: number, coming: number | null): void {
     const kind = this.lexicon!.kind(token);
+    const known = (id: number): string => visible(this.lexicon!.text(id));
     cell.token = token;
-    cell.text.textContent = kind === "word" || kind === "special" ? visible(this.lexicon!.text(token)) : "";
-    if (kind === "mask") cell.root.setAttribute("aria-label", "blank");
+    cell.coming = coming;
+    const isNamed = kind === "word" || kind === "special";
+    cell.text.textContent = coming !== null ? known(coming) : isNamed ? known(token) : "";
+    if (coming !== null) cell.root.setAttribute("aria-label", `blank, becomes ${known(coming)}`);
+    else if (kind === "mask") cell.root.setAttribute("aria-label", "blank");
     else cell.root.removeAttribute("aria-label");
   }
 
@@ -129,7 +165,8 @@ export class TokenView {
     const sample = this.sample!;
     const { step } = at;
     const names: string[] = [exists ? this.lexicon!.kind(token) : "absent"];
-    if (at.sinks[position]) names.push("sink");
+    if (at.sinks[position]) names.push("sink", ...(at.sinks[position] === SOME ? ["some"] : []));
+    if (this.isWanted(this.cells[position])) names.push("found");
     if (at.pins.includes(position)) names.push("pinned");
     if (sample.committed?.[step * sample.spec.positions + position]) names.push("commits");
     if (sample.spec.bidirectional && sample.blockStart && sample.blockStop) {

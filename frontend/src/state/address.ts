@@ -1,11 +1,14 @@
 // The state in the address, after the "#": a link shows the same view. What is at its default is left out.
 
 import { METRICS, type Metric } from "../measure/layer_heads";
+import { QUANTITIES, type Quantity } from "../measure/quantities";
 import { ALL, offeredIn } from "../sinks/groups";
 import { RULES, ruleKind } from "../sinks/registry";
 import { SCALES, type Scale } from "../sinks/scales";
 import type { PageDocument } from "../document/types";
 import { type PaneState, type Shading, type State, type Theme, freshPane, freshState, MOST_PINS } from "./state";
+
+const MEAN = "mean";
 
 export function toHash(state: State): string {
   const plain = freshState();
@@ -14,7 +17,7 @@ export function toHash(state: State): string {
   const { parameter, initial } = ruleKind(state.rule);
   if (state.rule !== plain.rule) words.push(["rule", state.rule]);
   if (state.settings[state.rule] !== initial) words.push([parameter, String(state.settings[state.rule])]);
-  for (const name of ["scale", "shading", "metric", "theme"] as const) {
+  for (const name of ["scale", "shading", "metric", "quantity", "theme"] as const) {
     if (state[name] !== plain[name]) words.push([name, state[name]]);
   }
   return words.map(([name, value]) => `${name}=${encodeURIComponent(value).replaceAll("%2C", ",")}`).join("&");
@@ -25,7 +28,7 @@ function paneWords(pane: PaneState, suffix: string): [string, string][] {
   // The second pane is there because its trace is named.
   if (suffix !== "" || pane.trace !== 0) words.push([`trace${suffix}`, String(pane.trace)]);
   if (pane.sample !== 0) words.push([`sample${suffix}`, String(pane.sample)]);
-  if (pane.layer !== null) words.push([`layer${suffix}`, String(pane.layer)]);
+  if (pane.settled) words.push([`layer${suffix}`, String(pane.layer ?? MEAN)]);
   if (pane.head !== null) words.push([`head${suffix}`, String(pane.head)]);
   if (pane.queries !== ALL) words.push([`queries${suffix}`, pane.queries]);
   if (pane.pins.length > 0) words.push([`pin${suffix}`, pane.pins.join(",")]);
@@ -52,6 +55,7 @@ export function fromHash(hash: string, document: PageDocument): State {
     scale: oneOf<Scale>(words.get("scale"), SCALES, plain.scale),
     shading: oneOf<Shading>(words.get("shading"), ["log", "linear"], plain.shading),
     metric: oneOf<Metric>(words.get("metric"), METRICS, plain.metric),
+    quantity: oneOf<Quantity>(words.get("quantity"), QUANTITIES, plain.quantity),
     theme: oneOf<Theme>(words.get("theme"), ["auto", "light", "dark"], plain.theme),
   };
 }
@@ -65,11 +69,14 @@ function readPane(words: URLSearchParams, suffix: string, document: PageDocument
   const pins = (words.get(`pin${suffix}`) ?? "").split(",").map(whole);
   const known = (label: number | null, labels: number[]): number | null =>
     label !== null && labels.includes(label) ? label : null;
+  const layer = known(number("layer"), spec.layer_numbers);
+  const head = known(number("head"), spec.head_numbers);
   return {
     trace,
     sample,
-    layer: known(number("layer"), spec.layer_numbers),
-    head: known(number("head"), spec.head_numbers),
+    layer,
+    head,
+    settled: layer !== null || head !== null || words.get(`layer${suffix}`) === MEAN,
     queries: oneOf(words.get(`queries${suffix}`), offeredIn(spec), ALL),
     pins: [...new Set(pins)].filter((pin): pin is number => pin !== null && pin < spec.positions).slice(-MOST_PINS),
   };

@@ -1,6 +1,7 @@
 // Everything that decides what the page shows. It is plain data, it is in the address, and only `Store` changes it.
 
 import type { Metric } from "../measure/layer_heads";
+import type { Quantity } from "../measure/quantities";
 import { ALL } from "../sinks/groups";
 import { RULES } from "../sinks/registry";
 import type { Scale } from "../sinks/scales";
@@ -12,6 +13,8 @@ export interface PaneState {
   layer: number | null;
   head: number | null;
   queries: string;
+  /** False until the page has chosen where to open, or the reader where to look. */
+  settled: boolean;
   /** Pinned positions, in the order they were pinned. */
   pins: number[];
 }
@@ -29,13 +32,14 @@ export interface State {
   scale: Scale;
   shading: Shading;
   metric: Metric;
+  quantity: Quantity;
   theme: Theme;
 }
 
 export const MOST_PINS = 5;
 
 export function freshPane(trace = 0, sample = 0): PaneState {
-  return { trace, sample, layer: null, head: null, queries: ALL, pins: [] };
+  return { trace, sample, layer: null, head: null, queries: ALL, settled: false, pins: [] };
 }
 
 export function freshState(): State {
@@ -47,6 +51,7 @@ export function freshState(): State {
     scale: "sum",
     shading: "log",
     metric: "strongest",
+    quantity: "confidence",
     theme: "auto",
   };
 }

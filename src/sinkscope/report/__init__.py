@@ -1,5 +1,5 @@
 """Reports of what was recorded and measured: figures for papers, and the interactive page."""
 
-from sinkscope.report.page import show
+from sinkscope.report.page import show, widget
 
-__all__ = ["show"]
+__all__ = ["show", "widget"]

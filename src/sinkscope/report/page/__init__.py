@@ -6,6 +6,7 @@
 The page itself (`page.html`) is built from `frontend/` and comes with the package; Python fills in what it shows.
 """
 
+from sinkscope.report.page.notebook import widget
 from sinkscope.report.page.selecting import Showing, choose
 from sinkscope.report.page.serving import Live, PageServer
 from sinkscope.report.page.writing import (
@@ -31,5 +32,6 @@ __all__ = [
     "choose",
     "read_template",
     "show",
+    "widget",
     "write_report",
 ]

@@ -19,7 +19,16 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from sinkscope.errors import UserError
-from sinkscope.report.page.packing import Entry, attention_entry, pack_attention, plain_entry
+from sinkscope.report.page.packing import (
+    MOST_CODES,
+    Entry,
+    LogScale,
+    attention_entry,
+    fair_scale,
+    norm_scale,
+    pack_attention,
+    plain_entry,
+)
 from sinkscope.report.page.selecting import Showing
 from sinkscope.report.traces import token_text
 from sinkscope.sinks.blocks import step_slices
@@ -32,6 +41,12 @@ VERSION = 1
 ATTENTION: Mapping[str, tuple[str, ...]] = {
     "received": ("step", "layer", "head", "position"),
     "received_by_group": ("step", "layer", "group", "position"),
+    "attention": ("map_step", "map_layer", "map_head", "query", "position"),
+}
+MEASURES: Mapping[str, tuple[str, ...]] = {
+    "key_norm": ("step", "layer", "kv_head", "position"),
+    "value_norm": ("step", "layer", "kv_head", "position"),
+    "entropy": ("step", "layer", "head", "position"),
 }
 SMALL: Mapping[str, tuple[str, ...]] = {
     "queries": ("step", "group"),
@@ -45,13 +60,19 @@ SMALL: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Stepwise:
-    """An array of a sample with these dims, `step` first, that is read some steps at a time.
+    """An array of a sample with these dims, steps first, that is read some steps at a time.
 
-    Averaged over heads where the recording has heads and the dims have none.
+    Averaged over heads where the recording has heads and the dims have none. `shares`: of attention, at most 1; else
+    norms or entropies.
     """
 
     recorded: xr.DataArray
     dims: tuple[str, ...]
+    shares: bool = True
+
+    def scale(self, codes: int = MOST_CODES) -> LogScale:
+        """What so many codes of its values stand for."""
+        return fair_scale(self.shape[-1], codes) if self.shares else norm_scale(codes)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -60,11 +81,12 @@ class Stepwise:
 
     def steps(self, part: slice) -> NDArray[np.floating]:
         """The values of these steps. Raises `UserError` for what is no share of attention."""
-        values = self.recorded.isel(step=part)
+        values = self.recorded.isel({self.dims[0]: part})
         if "head" not in self.dims and "head" in values.dims:
             values = mean_over(values.astype(np.float32), "head")
         shares = values.transpose(*self.dims).values
-        if shares.size and not (np.nanmin(shares, initial=0) >= 0 and np.nanmax(shares, initial=0) <= 1 + ROUNDING):
+        most = 1 + ROUNDING if self.shares else np.inf
+        if shares.size and not (np.nanmin(shares, initial=0) >= 0 and np.nanmax(shares, initial=0) <= most):
             raise UserError(
                 f"{self.recorded.name} of a trace holds numbers that are no shares of attention (0 to 1): record "
                 "it again (--dtype bfloat16 or float32)"
@@ -73,7 +95,7 @@ class Stepwise:
 
     def blocks(self) -> Iterator[NDArray[np.floating]]:
         """All values, a few steps at a time."""
-        steps = self.recorded.sizes["step"]
+        steps = self.shape[0]
         yield from (self.steps(part) for part in step_slices(steps, self.recorded.size // steps))
 
 
@@ -109,7 +131,7 @@ def carried(_: Place) -> Attention:
 
 
 def _carried(_: str, values: Stepwise) -> Entry:
-    return attention_entry(pack_attention(values.blocks, values.shape), values.shape)
+    return attention_entry(pack_attention(values.blocks, values.shape, values.scale), values.shape)
 
 
 def sample_entry(sample: xr.Dataset, attention: Attention) -> Entry:
@@ -128,6 +150,7 @@ def sample_entry(sample: xr.Dataset, attention: Attention) -> Entry:
         "head_numbers": sample["head"].values,
         "layer_heads": sample["layer_heads"].values if "layer_heads" in sample.coords else None,
         "groups": [str(name) for name in sample["group"].values] if "group" in sample.dims else [],
+        "maps": _maps(sample),
         "tokens": _token_texts(sample),
         "intervention": record.get("intervention"),
         "final_sequence": _final_sequence(sample),
@@ -136,8 +159,23 @@ def sample_entry(sample: xr.Dataset, attention: Attention) -> Entry:
 
 
 def attention_arrays(sample: xr.Dataset) -> dict[str, Stepwise]:
-    """Received attention, and that by group of queries if it was recorded. Reads no values."""
-    return {name: Stepwise(sample[name], dims) for name, dims in ATTENTION.items() if name in sample}
+    """Received attention, and by group, full maps, norms and entropy where recorded. Reads no values."""
+    shares = {name: Stepwise(sample[name], dims) for name, dims in ATTENTION.items() if name in sample}
+    measures = {
+        name: Stepwise(_of_shown_heads(sample, name), dims, shares=False)
+        for name, dims in MEASURES.items()
+        if name in sample
+    }
+    return {name: values for name, values in (shares | measures).items() if values.recorded.size}
+
+
+def _of_shown_heads(sample: xr.Dataset, name: str) -> xr.DataArray:
+    """The array, with the keys of the heads that are shown where these are not all: several heads may share a key."""
+    values, shown = sample[name], sample["head"].values
+    heads = int(model_attributes(sample).get("heads") or shown.size)
+    if "kv_head" not in values.dims or shown.size == heads:
+        return values
+    return values.isel(kv_head=shown * values.sizes["kv_head"] // heads)
 
 
 def _arrays(sample: xr.Dataset, attention: Attention) -> Entry:
@@ -149,6 +187,13 @@ def _arrays(sample: xr.Dataset, attention: Attention) -> Entry:
 def _token_texts(sample: xr.Dataset) -> dict[str, str] | None:
     lexicon = Lexicon.of(sample)
     return {str(token): token_text(lexicon, token) for token in lexicon.texts} or None
+
+
+def _maps(sample: xr.Dataset) -> Entry | None:
+    """Numbers of the steps, layers and heads of the full maps."""
+    if "attention" not in sample or not sample["attention"].size:
+        return None
+    return {f"{name}s": sample[f"map_{name}"].values for name in ("step", "layer", "head")}
 
 
 def _final_sequence(sample: xr.Dataset) -> NDArray[np.int32]:

@@ -53,6 +53,8 @@ class LogScale:
     low: float
     high: float
     codes: int = MOST_CODES
+    most: float = np.inf
+    """What no code stands for more than."""
 
     @property
     def bound(self) -> float:
@@ -61,11 +63,11 @@ class LogScale:
 
     @cached_property
     def table(self) -> NDArray[np.float64]:
-        """The share that each of the 256 codes stands for, at most 1, NaN for those that stand for none."""
+        """What each of the 256 codes stands for, NaN for those that stand for nothing."""
         values = np.full(256, np.nan)
         values[ZERO] = 0.0
         steps = np.arange(self.codes) / (self.codes - 1)
-        values[1 : self.codes + 1] = np.minimum(self.low * (self.high / self.low) ** steps, 1.0)
+        values[1 : self.codes + 1] = np.minimum(self.low * (self.high / self.low) ** steps, self.most)
         return values
 
     def encode(self, values: NDArray[np.floating]) -> Codes:
@@ -106,7 +108,12 @@ def fair_scale(positions: int, codes: int = MOST_CODES) -> LogScale:
     # Excess on scale "sum" with all attention on n keys, solved for the share: above (1 + epsilon (n - 1) / n) / n.
     threshold = (1 + Excess().epsilon * (positions - 1) / positions) / positions
     moved = np.exp(step * ((np.log(threshold / low) / step - 0.5) % 1))
-    return LogScale(float(low * moved), float(moved), codes)
+    return LogScale(float(low * moved), float(moved), codes, most=1.0)
+
+
+def norm_scale(codes: int = MOST_CODES) -> LogScale:
+    """The scale for norms and entropies: from a thousandth to ten thousand, whatever was recorded."""
+    return LogScale(1e-3, 1e4, codes)
 
 
 ROOM = 15_000_000
@@ -116,6 +123,8 @@ FEWEST_CODES = 32
 Blocks = Callable[[], Iterator[NDArray[np.floating]]]
 """Gives an array anew, some steps at a time: `(step, ...)`, in order."""
 Entry = dict[str, Any]
+Scales = Callable[[int], LogScale]
+"""The scale of an array with so many codes."""
 
 
 @dataclass(frozen=True)
@@ -157,29 +166,29 @@ class _Gzip:
         return b"".join([*self._parts, self._stream.flush()])
 
 
-def forecast(steps: Callable[[slice], NDArray[np.floating]], shape: tuple[int, ...]) -> Forecast:
+def forecast(steps: Callable[[slice], NDArray[np.floating]], shape: tuple[int, ...], scales: Scales) -> Forecast:
     """From two neighbouring steps at five places of an array `(step, ..., position)`."""
     places = sorted({max(0, shape[0] - 2) * quarter // 4 for quarter in range(5)})
     pairs = [steps(slice(place, place + 2)) for place in places]
     before, after = np.stack([pair[0] for pair in pairs]), np.stack([pair[-1] for pair in pairs])
 
     def rate(codes: int) -> float:
-        scale = fair_scale(shape[-1], codes)
+        scale = scales(codes)
         first, second = scale.encode(before), scale.encode(after)
         return min(len(_compressed(second)), len(_compressed(second - first))) / second.size
 
     return Forecast(rate(MOST_CODES), rate(FEWEST_CODES))
 
 
-def pack_attention(blocks: Blocks, shape: tuple[int, ...], room: int = ROOM) -> Packed:
-    """Quantise and compress shares `(step, ..., position)`; in fewer codes, with a larger error, where `room` bytes are
-    not enough otherwise.
+def pack_attention(blocks: Blocks, shape: tuple[int, ...], scales: Scales, room: int = ROOM) -> Packed:
+    """Quantise and compress numbers `(step, ..., position)`; in fewer codes, with a larger error, where `room` bytes
+    are not enough otherwise.
 
     Costs one pass over the blocks, and another, after one that ends where the room does, where codes are saved.
     """
     codes, numbers = MOST_CODES, prod(shape)
     while True:
-        packed, done = _pack(blocks, fair_scale(shape[-1], codes), room if codes > FEWEST_CODES else None)
+        packed, done = _pack(blocks, scales(codes), room if codes > FEWEST_CODES else None)
         if len(packed.data) <= room or codes == FEWEST_CODES:
             return packed
         bits = 8 * (len(packed.data) / done - room / numbers)
@@ -245,6 +254,7 @@ def encoding(scale: LogScale, worst_error: float) -> Entry:
         "low": scale.low,
         "high": scale.high,
         "codes": scale.codes,
+        "most": scale.most if np.isfinite(scale.most) else None,
         "missing": MISSING,
         "zero": ZERO,
         "worst_relative_error": worst_error,

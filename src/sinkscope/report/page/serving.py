@@ -33,7 +33,7 @@ from typing import Any
 
 from sinkscope.errors import UserError
 from sinkscope.report.page.document import Attention, Place, Stepwise, document_text
-from sinkscope.report.page.packing import Entry, fair_scale, pack_step, served_entry
+from sinkscope.report.page.packing import Entry, pack_step, served_entry
 from sinkscope.report.page.selecting import Showing, default_title
 from sinkscope.report.page.writing import Template
 from sinkscope.trace.groups import METADATA, read_header
@@ -76,7 +76,7 @@ class Live:
             def entry(name: str, values: Stepwise) -> Entry:
                 address = f"data/{number}/{index}/{name}"
                 arrays[address] = _Served(values, folder, recording)
-                return served_entry(address, values.shape, fair_scale(values.shape[-1]))
+                return served_entry(address, values.shape, values.scale())
 
             return entry
 
@@ -126,7 +126,7 @@ def _is_there(served: _Served) -> bool:
 
 def _pack(served: _Served, step: int) -> bytes:
     values = served.values.steps(slice(step, step + 1))
-    return pack_step(values, fair_scale(values.shape[-1]))
+    return pack_step(values, served.values.scale())
 
 
 ADDRESS = "127.0.0.1"

@@ -113,7 +113,8 @@ class _Carrier:
 
         def entry(name: str, values: Stepwise) -> Entry:
             made = attention(name, values)
-            self.worst_error = max(self.worst_error, made["encoding"]["worst_relative_error"])
+            if values.shares:
+                self.worst_error = max(self.worst_error, made["encoding"]["worst_relative_error"])
             return made
 
         return entry
@@ -145,8 +146,8 @@ def write_report(
     template, carrier = read_template(), _Carrier(observer)
     samples = sum(len(showing.ids) for showing in showings)
 
-    def refusal(whole: int) -> str:
-        return _too_large(out, most_megabytes, whole, samples)
+    def refusal(whole: int, layers: str = "") -> str:
+        return _too_large(out, most_megabytes, whole, samples, layers)
 
     require_room(showings, most_megabytes, refusal)
     parts = template.around(document_text(title or default_title(showings), showings, carrier))
@@ -156,8 +157,11 @@ def write_report(
     return Written(file=out, size=size, samples=samples, worst_error=carrier.worst_error)
 
 
-def require_room(showings: Sequence[Showing], most_megabytes: float, refusal: Callable[[int], str]) -> None:
-    """Raise `UserError` where the attention to be carried can't fit, with the refusal for so many whole samples."""
+def require_room(showings: Sequence[Showing], most_megabytes: float, refusal: Callable[[int, str], str]) -> None:
+    """Raise `UserError` where the attention to be carried can't fit.
+
+    With the refusal for so many whole samples, and for so many layers of the sample that is too large.
+    """
     room = most_megabytes * 1e6 * 3 / 4  # base64 writes three bytes as four
     taken, whole = 0.0, 0
     for showing in showings:
@@ -166,10 +170,11 @@ def require_room(showings: Sequence[Showing], most_megabytes: float, refusal: Ca
             for name, values in attention_arrays(sample).items():
                 if name not in forecasts:
                     with reading_values(showing.trace.path):
-                        forecasts[name] = forecast(values.steps, values.shape)
+                        forecasts[name] = forecast(values.steps, values.shape, values.scale)
                 taken += forecasts[name].size(prod(values.shape))
             if taken > DOUBT * room:
-                raise UserError(refusal(whole))
+                layers = int(sample.sizes["layer"] * room / taken) if whole == 0 else 0
+                raise UserError(refusal(whole, f"{layers} of its {sample.sizes['layer']} layers" if layers else ""))
             whole += taken <= room
 
 
@@ -183,11 +188,12 @@ def within(parts: Iterable[bytes], most_megabytes: float, refusal: Callable[[], 
         yield part
 
 
-def _too_large(out: Path, most: float, whole: int, samples: int) -> str:
+def _too_large(out: Path, most: float, whole: int, samples: int, layers: str) -> str:
     fit = "not one sample" if whole < 1 else f"{whole} of {samples} samples"
+    part = f" ({layers} would)" if layers else ""
     return (
-        f"{out} would be larger than {most:g} MB, {fit} fit: name fewer samples, layers or heads (--sample, --layers, "
-        "--heads), allow more (--max-mb), or look at it without a file (`sinkscope view`)"
+        f"{out} would be larger than {most:g} MB, {fit} fit{part}: name fewer samples, layers or heads (--sample, "
+        "--layers, --heads), allow more (--max-mb), or look at it without a file (`sinkscope view`)"
     )
 
 
@@ -234,7 +240,7 @@ def show(
     paths = [_path(trace) for trace in traces]
     showings, _ = choose(paths, ids=samples, layers=layers, heads=heads)
     title = title or default_title(showings)
-    require_room(showings, most_megabytes, lambda _: _too_large_here(most_megabytes))
+    require_room(showings, most_megabytes, lambda _, layers: _too_large_here(most_megabytes, layers))
     parts = read_template().around(document_text(title, showings, carried))
     html = b"".join(within(parts, most_megabytes, lambda: _too_large_here(most_megabytes)))
     return Page(html.decode(), title, height)
@@ -251,8 +257,9 @@ def _path(trace: object) -> Path:
     )
 
 
-def _too_large_here(most: float) -> str:
+def _too_large_here(most: float, layers: str = "") -> str:
+    fit = f" ({layers} fit)" if layers else ""
     return (
-        f"the page would be larger than {most:g} MB: name fewer samples, layers or heads, allow more (most_megabytes), "
-        "write a file (`sinkscope report`) or look at it in a browser (`sinkscope view`)"
+        f"the page would be larger than {most:g} MB: name fewer samples, layers{fit} or heads, allow more "
+        "(most_megabytes), write a file (`sinkscope report`) or look at it in a browser (`sinkscope view`)"
     )
