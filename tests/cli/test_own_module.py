@@ -1,5 +1,6 @@
 """`sinkscope trace FILE.py:function`: a trace that the other commands read, and one line for every mistake."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,11 @@ class Attention(nn.Module):
 def vit():
     torch.manual_seed(0)
     return nn.Sequential(Attention(), Attention()), [9 * torch.randn(2, 17, 8) for _ in range(3)], ["class"]
+
+
+def prints():
+    print("made")
+    return vit()
 
 
 def fails():
@@ -67,6 +73,12 @@ def test_a_trace_of_ones_own_module_is_read_by_the_other_commands(
     drawn = {one["name"] for one in figures["files"]}
     assert {"heat-map", "layer-heads", "top-position", "tokens", "key-norms"} <= drawn
     assert "class" in (tmp_path / "vit.html").read_text()
+
+
+def test_what_the_function_prints_is_not_in_the_document(sinkscope: Command, file: Path, tmp_path: Path) -> None:
+    told = sinkscope("trace", f"{file}:prints", "--out", tmp_path / "t.zarr", "--json")
+    assert json.loads(told.out)["model"]["family"] == "module"
+    assert told.err == "made\n"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """DiffusionGemma: tokens are those of transformers' own `generate`, attention is that of the eager network."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -278,3 +279,40 @@ def test_a_damaged_generation_config_is_one_line(folder: Path, tmp_path: Path) -
     family = load_model(tmp_path, device="cpu").family
     assert family.default_decoding["steps"] == 9
     assert family.eos_token_ids == (1, 5)
+
+
+@pytest.mark.parametrize(
+    ("fields", "file", "told"),
+    [
+        ({"canvas_length": 0}, "config.json", "canvas_length=0, wanted a whole number above 0"),
+        (
+            {"text_config": {"sliding_window": 1}},
+            "config.json",
+            "sliding_window=1, wanted a whole number of at least 2",
+        ),
+        ({"text_config": {"sliding_window": -3}}, "config.json", "sliding_window=-3, wanted"),
+        ({"eos_token_id": [1, "x"]}, "generation_config.json", "eos_token_id=.*wanted a token id or a list of them"),
+    ],
+)
+def test_a_wrong_field_is_one_line(folder: Path, tmp_path: Path, fields: dict[str, Any], file: str, told: str) -> None:
+    for one in folder.iterdir():
+        (tmp_path / one.name).write_bytes(one.read_bytes())
+    stated = json.loads((tmp_path / file).read_text())
+    inner = {name: {**stated[name], **value} for name, value in fields.items() if isinstance(value, dict)}
+    (tmp_path / file).write_text(json.dumps({**stated, **fields, **inner}))
+    with pytest.raises(UserError, match=told):
+        load_model(tmp_path, device="cpu")
+
+
+def test_a_canvas_of_no_stated_length_is_the_classs_own(folder: Path, tmp_path: Path) -> None:
+    for one in folder.iterdir():
+        (tmp_path / one.name).write_bytes(one.read_bytes())
+    config: Any = DiffusionGemmaConfig
+    for stated in (None, "absent"):
+        fields = json.loads((folder / "config.json").read_text()) | {"canvas_length": stated}
+        if stated == "absent":
+            del fields["canvas_length"]
+        (tmp_path / "config.json").write_text(json.dumps(fields))
+        blocks = load_model(tmp_path, device="cpu").family.blocks
+        assert blocks is not None
+        assert blocks.length == config().canvas_length

@@ -23,6 +23,8 @@ class Hub:
     gated: set[str] = field(default_factory=set)
     given: Counter[str] = field(default_factory=Counter)
     """Bytes of every file that went out."""
+    listing: bytes | None = None
+    """What is answered in place of a repository's list of files."""
     asked: int = 0
     address: str = ""
 
@@ -69,6 +71,9 @@ def serving(hub: Hub) -> Iterator[Hub]:
             found: object = [
                 {"type": "file", "path": place, "size": size, "oid": "0" * 40} for place, size in places.items()
             ]
+            if hub.listing is not None:
+                self.send(200, hub.listing, {"Content-Type": "application/json"}, body)
+                return
             if not tree:
                 siblings = [{"rfilename": place, "size": size} for place, size in places.items()]
                 found = {"id": name, "sha": COMMIT, "siblings": siblings}

@@ -210,3 +210,13 @@ def test_the_command_says_it_by_the_usual_variables(hub: Hub, fixtures: Path, tm
     assert (told["family"], told["fetched"], told["weight_bytes"]) == ("sdar", False, 4 * told["parameters"])
     assert told["trace"]["positions"] == 80
     assert [*(tmp_path / "home" / "hub" / "models--Org--model" / "snapshots" / COMMIT).glob("*.safetensors")] == []
+
+
+@pytest.mark.parametrize("body", [b"<html>log in</html>", b"[]", b"{}"])
+def test_a_hub_that_answers_something_else(hub: Hub, fixtures: Path, body: bytes) -> None:
+    """As the page of a network that wants a login does."""
+    hub.repositories["Org/model"] = fixtures / "llada-tiny"
+    hub.listing = body
+    with pytest.raises(UserError, match=r"Org/model can't be fetched from the hub \(") as caught:
+        describe_model("Org/model")
+    assert "\n" not in str(caught.value)

@@ -155,6 +155,7 @@ def test_other_weights_and_lone_traces_are_refused_in_a_line(
         ([str(traces[0]), str(tmp_path / "other.zarr"), "--masks"], "is of other weights than"),
         ([str(traces[0]), "--masks"], "name another trace"),
         ([*map(str, traces), "--masks", "--table", "layers"], "leave out --table"),
+        ([*map(str, traces), "--masks", "--rule", "top-k:1", "--group", "prompt"], "leave out --rule, --group"),
     ):
         assert run(["sinks", *words]) == 2
         printed = capsys.readouterr()

@@ -99,6 +99,68 @@ def test_positions_are_tokens_and_may_grow(tmp_path: Path) -> None:
     assert not report.absent
 
 
+def test_tokens_may_get_fewer(tmp_path: Path) -> None:
+    """What an earlier, longer pass showed stays; the text is that of the last of the longest passes."""
+    network, ids = Words(), torch.randint(0, VOCABULARY, (2, 13))
+    calls = [(2.0, ids[:, :11].flip(1)), (2.0, ids[:, :11]), (2.0, ids[:, 9:])]
+    texts = [f"word {one}" for one in range(VOCABULARY)]
+    trace = record_passes(own_module((network, calls, texts), "mine"), out=tmp_path / "t.zarr")
+    for row, sample in enumerate(trace):
+        maps = torch.stack([layer.maps[0][row] for layer in layers(network)])
+        np.testing.assert_allclose(sample["received"].sel(step=0).values, maps.mean(-2), rtol=1e-5, atol=1e-7)
+        assert sample["sequence"].values.tolist() == ids[row, :11].tolist()
+        assert sample["canvas"].values[2].tolist() == [*ids[row, 9:].tolist(), *[-1] * 7]
+        assert sample.attrs["tokens"].keys() == {str(one) for one in ids[row].tolist()}
+
+
+def test_tokens_are_called_input_ids_before_a_mask(tmp_path: Path) -> None:
+    class Named(Words):
+        def forward(self, attention_mask: torch.Tensor, input_ids: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            return super().forward(2.0, input_ids * attention_mask)
+
+    ids = torch.randint(2, VOCABULARY, (2, 5))
+    call = {"attention_mask": torch.ones_like(ids), "input_ids": ids}
+    trace = record_passes(own_module((Named(), call), "mine"), out=tmp_path / "t.zarr")
+    assert trace[1]["sequence"].values.tolist() == ids[1].tolist()
+
+
+class OtherHeads(Attention):
+    """Attention with a single head."""
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden + nn.functional.scaled_dot_product_attention(*(hidden[:, None],) * 3)[:, 0]
+
+
+def test_layers_may_differ_in_heads(tmp_path: Path) -> None:
+    network = nn.Sequential(Attention(causal=False), OtherHeads(causal=False))
+    trace = record_passes(
+        own_module((network, patches()), "mine"), out=tmp_path / "t.zarr", recording=Recording(norms=True)
+    )
+    assert trace[0]["layer_heads"].values.tolist() == [HEADS, 1]
+    report = summarise(open_trace(tmp_path / "t.zarr"), Excess(1.0), tables=["overview", "heads", "key-norms"])
+    assert not report.absent
+    assert int(trace[0]["received"].isnull().all("position").sum()) == HEADS - 1
+
+
+def test_a_call_need_not_lie_in_one_piece(tmp_path: Path) -> None:
+    ids = torch.randint(0, VOCABULARY, (3, 6))
+    trace = record_passes(own_module((Words(), (2.0, ids[:, 2:3])), "mine"), out=tmp_path / "t.zarr")
+    assert trace[2]["sequence"].values.tolist() == ids[2, 2:3].tolist()
+
+
+class Fewer(nn.Module):
+    """A module that leaves out a layer the second time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.passes = Attention(causal=False), Attention(causal=False), 0
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        self.passes += 1
+        made: torch.Tensor = self.first(hidden)
+        return self.second(made) if self.passes == 1 else made
+
+
 def test_a_batch_is_the_same_as_its_rows(tmp_path: Path) -> None:
     network, inputs = nn.Sequential(Attention(causal=False)), patches(rows=3)
     whole = record_passes(own_module((network, inputs), "mine"), out=tmp_path / "whole.zarr")
@@ -120,6 +182,7 @@ def test_a_batch_is_the_same_as_its_rows(tmp_path: Path) -> None:
         ((nn.Linear(2, 2), [torch.ones(2), "x"]), "got a str"),
         ((nn.Linear(2, 2), torch.ones(2), "text"), "the text of each token id or key"),
         ((nn.Linear(2, 2), torch.ones(2), [1]), "the text of each token id or key"),
+        ((nn.Linear(2, 2), torch.ones(2), ["a", "\ud800"]), r"mine: text 1 is not valid Unicode text \(character 1\)"),
     ],
 )
 def test_what_a_function_may_give(made: object, line: str) -> None:
@@ -130,12 +193,13 @@ def test_what_a_function_may_give(made: object, line: str) -> None:
 @pytest.mark.parametrize(
     ("network", "calls", "line"),
     [
-        (nn.Linear(4, 4), torch.ones(2, 4), "calls neither torch.nn.functional.scaled_dot_product_attention nor flex_attention"),
+        (nn.Linear(4, 4), torch.ones(2, 4), "calls neither torch.nn.functional.scaled_dot_product_attention nor"),
         (nn.Linear(4, 4), torch.ones(2, 5), r"mine: pass 1 of 1 through Linear fails \(mat1"),
         (Attention(causal=False), {"wrong": torch.ones(2, 5)}, "fails .*; mend the module or its inputs"),
         (nn.MultiheadAttention(4, 2), (torch.ones(3, 1, 4),) * 3, "where it can't be seen"),
         (Attention(causal=False), [patches(), patches(keys=12)], "pass 2 has 2 rows of 12 keys, wanted 2 rows of the"),
         (Attention(causal=False), [patches(), patches(rows=3)], "pass 2 has 3 rows of 11 keys"),
+        (Fewer(), [patches(), patches()], r"pass 2 attends with \[3\] heads by layer, the first with \[3, 3\]; record"),
         (Attention(causal=False), torch.full((1, 5, HEADS * SIZE), torch.nan), "computes NaN or infinity"),
     ],
 )

@@ -15,7 +15,7 @@ import typer
 
 from sinkscope.cli import console
 from sinkscope.cli.choices import AMONG, GROUPS, NORM_TABLES, RULES, SINK_TABLES, check_names, check_specs
-from sinkscope.cli.groups import OptionGroup, add_command
+from sinkscope.cli.groups import OptionGroup, add_command, given_options
 from sinkscope.cli.options import Json, Names, many, names, positive
 from sinkscope.discovery import parted_spec
 from sinkscope.errors import UserError
@@ -122,7 +122,9 @@ def _sinks(
 ) -> None:
     """Find attention sinks in traces: where they are, what they hold, how they move."""
     if masks:
-        _compare_masks(traces, table, sample, as_json)
+        given = {"--table": bool(table), "--rule": bool(given_options(rules)), "--group": group != "all"}
+        _refuse_beside_masks([name for name, said in given.items() if said])
+        _compare_masks(traces, sample, as_json)
         return
     names = chosen_tables(table, SINK_TABLES, SINK_TABLES if as_json else SINKS_SHOWN)
     check_traces(traces, group)
@@ -144,9 +146,12 @@ def _sinks(
         console.print_json(documents[0] if len(documents) == 1 else {"traces": documents})
 
 
-def _compare_masks(paths: Sequence[Path], tables: Names, ids: Names, as_json: bool) -> None:
-    if tables:
-        raise UserError("--masks is a table of its own; leave out --table")
+def _refuse_beside_masks(given: Sequence[str]) -> None:
+    if given:
+        raise UserError(f"--masks is a table of its own, of each head's strongest key; leave out {', '.join(given)}")
+
+
+def _compare_masks(paths: Sequence[Path], ids: Names, as_json: bool) -> None:
     check_traces(paths)
     from sinkscope.report.traces import distinct_labels, open_traces
     from sinkscope.sinks import compare_masks, mask_name

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
@@ -180,7 +182,8 @@ def _trace_module(spec: str, recorded: RecordingOptions, out: Path, *, overwrite
     from sinkscope.trace import check_output, open_module, record_passes
 
     check_output(out, resume=False, overwrite=overwrite)  # before the user's code runs for nothing
-    return record_passes(open_module(spec), out=out, recording=recorded.recording(), overwrite=overwrite)
+    with redirect_stdout(sys.stderr):  # what it prints is no part of what is told here
+        return record_passes(open_module(spec), out=out, recording=recorded.recording(), overwrite=overwrite)
 
 
 def _tell(trace: Trace, as_json: bool) -> None:

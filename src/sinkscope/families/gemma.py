@@ -15,11 +15,12 @@ from typing import Any
 from transformers import DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion
 from transformers.models.diffusion_gemma.generation_diffusion_gemma import DiffusionGemmaGenerationConfig
 
-from sinkscope.errors import refusing
+from sinkscope.errors import UserError, refusing
 from sinkscope.families.base import Adapter, Blockwise, Body, Family, Opened, real_ids, register
 from sinkscope.families.checkpoint import Checkpoint, read_json
 from sinkscope.families.fields import whole
 from sinkscope.families.guard import library_config
+from sinkscope.families.stock import generation_ends
 from sinkscope.families.tokenizers import read_stock_tokenizer
 
 _FIELDS = {
@@ -28,11 +29,15 @@ _FIELDS = {
     **{name: name for name in ("t_max", "t_min", "stability_threshold", "confidence_threshold")},
 }
 """A field of `Renoising` -> what transformers calls it."""
+_LEAST_WINDOW = 2
 
 
 def _body(checkpoint: Checkpoint) -> Body:
-    config = library_config(checkpoint, DiffusionGemmaConfig)
-    whole(checkpoint.config, "canvas_length", DiffusionGemmaConfig().canvas_length)
+    config: Any = library_config(checkpoint, DiffusionGemmaConfig)
+    config.canvas_length = whole(checkpoint.config, "canvas_length", DiffusionGemmaConfig().canvas_length)
+    window = config.text_config.sliding_window
+    if window < _LEAST_WINDOW:  # a cache holds one key less
+        raise UserError(f"config.json: sliding_window={window}, wanted a whole number of at least {_LEAST_WINDOW}")
     return Body(network_class=DiffusionGemmaForBlockDiffusion, config=config, native_names=False)
 
 
@@ -55,21 +60,17 @@ def _family(opened: Opened) -> Family:
         "entropy_bound": stated.sampler_config.entropy_bound,
         **{ours: getattr(stated, theirs) for ours, theirs in _FIELDS.items()},
     }
-    ends = [one for named in (text.eos_token_id, stated.eos_token_id) for one in _listed(named)]
+    named = text.eos_token_id if isinstance(text.eos_token_id, list) else [text.eos_token_id]
     length: Any = opened.skeleton.config
     return opened.family(
         "diffusion-gemma",
         mask=None,
         default_decoding=default,
-        ends=real_ids(ends),
+        ends=[*real_ids(named), *generation_ends(opened.checkpoint)],
         renoises=True,
         blocks=Blockwise(length=length.canvas_length, from_prompt=True, causal_context=True),
         max_length=text.max_position_embeddings,
     )
-
-
-def _listed(ids: Any) -> list[int | None]:
-    return list(ids) if isinstance(ids, list | tuple) else [ids]
 
 
 register(

@@ -52,7 +52,7 @@ def fetch(name: str, revision: str | None, *, weights: bool) -> Path:
     """The snapshot of a repository in the cache, its files fetched where they are not there; the folder's name is the
     commit. weights: safetensors files too. Raises `UserError` where it can't be had."""
     patterns = [*SMALL_FILES, "*.safetensors"] if weights else [*SMALL_FILES]
-    with _refused(name, revision):
+    with refusing(f"{name} can't be fetched from the hub"), _refused(name, revision):
         found = snapshot_download(name, revision=revision, allow_patterns=patterns, ignore_patterns=["*/*"])
     snapshot = Path(found)
     if not snapshot.is_dir():  # nothing there has such a name
@@ -65,7 +65,7 @@ def file_sizes(name: str, commit: str) -> dict[str, int]:
     refuses."""
     if constants.HF_HUB_OFFLINE:
         return {}
-    with _refused(name, commit):
+    with refusing(f"what the hub says of {name} can't be read"), _refused(name, commit):
         try:
             told = HfApi().model_info(name, revision=commit, files_metadata=True, timeout=_PATIENCE)
         except HfHubHTTPError:

@@ -161,7 +161,7 @@ def _causal_body(checkpoint: Checkpoint) -> Body:
     return Body(network_class=network_class, config=config, native_names=False, surplus=_BUFFERS)
 
 
-def _generation_ends(checkpoint: Checkpoint) -> list[int]:
+def generation_ends(checkpoint: Checkpoint) -> list[int]:
     """Ids that end a text by generation_config.json: some chat models name the token that ends a turn there alone."""
     file = checkpoint.folder / "generation_config.json"
     if checkpoint.gguf is not None or not file.is_file():
@@ -181,7 +181,7 @@ def _causal_family(opened: Opened) -> Family:
         "causal-lm",
         mask=None,
         default_decoding={"max_new_tokens": 128, "temperature": 0.0},
-        ends=_generation_ends(opened.checkpoint),
+        ends=generation_ends(opened.checkpoint),
         bidirectional=False,
         position_offset=_position_offset(opened.skeleton),
         max_length=_context_length(opened),

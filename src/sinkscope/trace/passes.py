@@ -9,8 +9,9 @@
 
 The function gives the module and what to call it with: a tensor, a tuple of positional arguments, a dictionary of named
 ones, or a list of such calls, each of them a pass. A row of the batch is a sample, a pass is a step. Where the first
-tensor of whole numbers in a call is (batch, key), positions are its tokens. Else they are the keys, numbered from 0,
-and all passes need the same number of them. A third thing, a list of texts, names tokens by id, or keys.
+tensor of whole numbers in a call (`input_ids` before others) is (batch, key), positions are its tokens. Else they are
+the keys, numbered from 0, and all passes need the same number of them. A third thing, a list of texts, names tokens by
+id, or keys.
 
 The module is called as it is, without gradients: whether it drops out, and where it lies, is the function's. Nothing is
 generated: nothing is committed, no query belongs to a group, and there is no final pass. Costs: the statistics of a
@@ -32,9 +33,11 @@ from sinkscope.attention import Collect, PassStatistics, watch
 from sinkscope.decoding import Step
 from sinkscope.discovery import call_function
 from sinkscope.errors import UserError, refusing
+from sinkscope.families import LayerShape
 from sinkscope.families.describe import digest_of
 from sinkscope.trace.attributes import WRITTEN_BY
 from sinkscope.trace.layout import Counts, Layout, Statistics, plan_layout
+from sinkscope.trace.prompts import check_text
 from sinkscope.trace.reading import Trace, open_trace
 from sinkscope.trace.recording import Recording
 from sinkscope.trace.rows import BatchRow, step_arrays
@@ -75,6 +78,8 @@ def own_module(made: object, name: str) -> OwnModule:
         raise UserError(f"{name} gives a list of no calls; give inputs, or a list of them")
     if not isinstance(texts, Sequence) or isinstance(texts, str) or not all(isinstance(one, str) for one in texts):
         raise UserError(f"{name}: texts are a list of strings, the text of each token id or key; got {_told(texts)}")
+    for number, text in enumerate(texts):
+        check_text(text, f"{name}: text {number}")
     return OwnModule(name=name, module=module, calls=tuple(_call(one, name) for one in given), texts=tuple(texts))
 
 
@@ -125,10 +130,12 @@ def record_passes(
                     place = BatchRow(number=row, padding=0)
                     writer.append(step_arrays(step, number, watched.last, place, plan.kept))
             for row, writer in enumerate(writers):
-                ids = step.canvas[row].cpu()
-                texts = {str(one): own.texts[one] for one in set(ids.tolist()) if 0 <= one < len(own.texts)}
-                sequence = ids.to(torch.int32).numpy()
-                writer.finish({"sequence": sequence}, {"tokens": texts, "text": None}, positions=len(ids))
+                passes = [ids[row] for ids in plan.tokens or (step.canvas,)]
+                there = set(torch.cat(passes).tolist())
+                texts = {str(one): own.texts[one] for one in there if 0 <= one < len(own.texts)}
+                # The last of the longest passes: no key of another one lies beyond it.
+                sequence = max(reversed(passes), key=len).to(torch.int32).numpy()
+                writer.finish({"sequence": sequence}, {"tokens": texts, "text": None}, positions=len(sequence))
     return open_trace(out)
 
 
@@ -174,6 +181,7 @@ class _Plan:
                 heads=heads,
                 kv_heads=seen.key_norm.shape[2],
                 positions=keys if tokens is None else max(one.shape[1] for one in tokens),
+                attending=_differing(seen),
             ),
             rows=rows,
             bidirectional=bool((seen.entropy[..., 0] > _CAUSAL_ENTROPY).any()),
@@ -191,6 +199,12 @@ class _Plan:
     def step(self, number: int, seen: PassStatistics) -> Step:
         """The pass as a step in which nothing is committed."""
         rows, keys = seen.received.shape[1], seen.received.shape[-1]
+        heads, wanted_heads = _heads(seen.received), [one.heads for one in self.counts.each]
+        if heads != wanted_heads:
+            raise UserError(
+                f"{self.own.name}: pass {number + 1} attends with {heads} heads by layer, the first with "
+                f"{wanted_heads}; record such passes apart"
+            )
         ids = torch.arange(keys).expand(rows, keys) if self.tokens is None else self.tokens[number]
         if rows != self.rows or tuple(ids.shape) != (rows, keys) or keys > self.counts.positions:
             wanted = "its tokens" if self.tokens is not None else f"the {self.counts.positions} keys of the first"
@@ -220,7 +234,8 @@ class _Plan:
         calls = hashlib.sha256()
         for given, named in self.own.calls:
             for one in (*given, *named.values()):
-                told = one.detach().cpu().flatten().view(torch.uint8).numpy() if isinstance(one, Tensor) else type(one)
+                bits = one.detach().cpu().flatten().contiguous() if isinstance(one, Tensor) else None
+                told = type(one) if bits is None else bits.view(torch.uint8).numpy()
                 calls.update(repr(told).encode() if isinstance(told, type) else told.tobytes())
         return {
             "model": {
@@ -247,9 +262,22 @@ class _Plan:
         }
 
 
+def _heads(by_head: Tensor) -> list[int]:
+    """How many heads each layer has, of values (layer, batch, head, key) that are NaN where it has none."""
+    return by_head.isnan().all(-1).all(1).logical_not().sum(-1).tolist()
+
+
+def _differing(seen: PassStatistics) -> tuple[LayerShape, ...]:
+    """The layers' heads; nothing where all have the same."""
+    assert seen.key_norm is not None
+    each = [*zip(_heads(seen.received), _heads(seen.key_norm), strict=True)]
+    return tuple(LayerShape(number, *had) for number, had in enumerate(each)) if len(set(each)) > 1 else ()
+
+
 def _token_ids(call: tuple[tuple[Any, ...], Mapping[str, Any]]) -> Tensor | None:
-    """The first tensor of whole numbers among the arguments, (batch, token)."""
-    for one in (*call[0], *call[1].values()):
+    """The first tensor of whole numbers among the arguments, (batch, token); `input_ids` before all others."""
+    positional, named = call
+    for one in (named.get("input_ids"), *positional, *named.values()):
         if isinstance(one, Tensor) and one.ndim == 2 and not one.is_floating_point() and not one.is_complex():
             return None if one.dtype == torch.bool else one.detach().cpu()
     return None

@@ -44,7 +44,7 @@ class Prompt:
 
 def text_prompt(text: str) -> list[Prompt]:
     """The list with this text as its only prompt. Raises UserError if it is not valid Unicode text."""
-    return [Prompt("1", _text(text, "the prompt"))]
+    return [Prompt("1", check_text(text, "the prompt"))]
 
 
 def read_prompts(path: str | Path, stdin: IO[bytes] | None = None) -> list[Prompt]:
@@ -134,10 +134,11 @@ def _parse(text: str, number: int, where: str) -> Prompt:
 def _id(value: object, where: str) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
         raise UserError(f"{where}: id must be text or an integer, got {_kind(value) if value != '' else 'empty text'}")
-    return _text(str(value), f"{where}: id")
+    return check_text(str(value), f"{where}: id")
 
 
-def _text(value: object, what: str) -> str:
+def check_text(value: object, what: str) -> str:
+    """The value. Raises UserError if it is not valid Unicode text."""
     if not isinstance(value, str):
         raise UserError(f"{what} must be text, got {_kind(value)}")
     try:
@@ -154,7 +155,7 @@ def _messages(value: object, where: str) -> Content:
     messages = plain_messages(value, where)
     for place, message in enumerate(messages, start=1):
         for key in ("role", "content"):
-            _text(message[key], f"{where}: {key} of message {place}")
+            check_text(message[key], f"{where}: {key} of message {place}")
     return messages
 
 
@@ -173,7 +174,7 @@ def _kind(value: object) -> str:
 
 
 _READERS = {
-    "prompt": lambda value, where: _text(value, f"{where}: prompt"),
+    "prompt": lambda value, where: check_text(value, f"{where}: prompt"),
     "messages": _messages,
     "input_ids": _input_ids,
 }
