@@ -267,6 +267,9 @@ def test_what_it_cant_do_is_refused(model: Model) -> None:
         decode(model, [_prompt(5, 7)])
     with pytest.raises(UserError, match=r"t_min must be .* below t_max \(0\.3\), got 0\.4"):
         Renoising(t_max=0.3)
+    for name in ("entropy_bound", "t_max", "t_min"):
+        with pytest.raises(UserError, match=f"{name} must be a number, got None"):
+            Renoising(**{name: None})  # type: ignore[arg-type]
     with pytest.raises(UserError, match="entropy_bound must be a number above 0, got nan"):
         Renoising(entropy_bound=float("nan"))
 
