@@ -14,7 +14,7 @@ from transformers.models.diffusion_gemma.generation_diffusion_gemma import Entro
 
 from sinkscope.attention import watch
 from sinkscope.compression import Compress
-from sinkscope.decoding import Denoising, Renoising, Step, denoise, generate
+from sinkscope.decoding import Denoising, Renoising, Step, decode, denoise, generate
 from sinkscope.errors import UserError
 from sinkscope.evaluation import evaluate
 from sinkscope.families import Model, load_model
@@ -263,8 +263,13 @@ def test_what_it_cant_do_is_refused(model: Model) -> None:
         _steps(model, Renoising(gen_length=250))
     with pytest.raises(UserError, match="no tokenizer"):
         evaluate(model, "copy")
+    with pytest.raises(UserError, match=r"has no likelihoods; generate from it .* or take a task with exact answers"):
+        decode(model, [_prompt(5, 7)])
     with pytest.raises(UserError, match=r"t_min must be .* below t_max \(0\.3\), got 0\.4"):
         Renoising(t_max=0.3)
+    for name in ("entropy_bound", "t_max", "t_min"):
+        with pytest.raises(UserError, match=f"{name} must be a number, got None"):
+            Renoising(**{name: None})  # type: ignore[arg-type]
     with pytest.raises(UserError, match="entropy_bound must be a number above 0, got nan"):
         Renoising(entropy_bound=float("nan"))
 

@@ -123,7 +123,12 @@ def mask_token(model: Model, unfit: str) -> int:
 
 
 def check_autoregressive(model: Model, instead: str) -> None:
-    """Raise `UserError` for a model that sees in both directions. `instead`: what serves it."""
+    """Raise `UserError` for a model that sees in both directions. `instead`: what serves one that fills masks."""
+    if model.family.renoises:
+        raise UserError(
+            f"{model.name} ({model.family.name}) refines random tokens and has no likelihoods; generate from it "
+            "(`denoise` and Renoising settings), or take a task with exact answers"
+        )
     if model.family.bidirectional:
         raise UserError(f"{model.name} ({model.family.name}) sees in both directions; use {instead}")
 

@@ -190,8 +190,8 @@ class Renoising:
         _at_least("gen_length", self.gen_length, 1)
         _at_least("steps", self.steps, 1)
         for name in ("entropy_bound", "t_max", "t_min", "confidence_threshold"):
-            value = vars(self)[name]
-            if value is not None and not 0 < _number(name, value) < float("inf"):
+            value, may_be_none = vars(self)[name], name == "confidence_threshold"
+            if not (may_be_none and value is None) and not 0 < _number(name, value) < float("inf"):
                 raise UserError(f"{name} must be a number above 0, got {value}")
         if not LEAST_TEMPERATURE <= self.t_min < self.t_max:
             raise UserError(

@@ -89,11 +89,7 @@ class NatsPerToken(KeysMeasure):
 
 def make_perplexity(model: Model, options: MeasureOptions) -> NatsPerToken:
     """Perplexity of texts, for an autoregressive model."""
-    if model.family.bidirectional:
-        raise UserError(
-            f"{model.name} ({model.family.name}) sees in both directions and has no perplexity; take the task "
-            "infilling-0.3 (--task), or another share of masks"
-        )
+    check_autoregressive(model, "the task infilling-0.3 (--task), or another share of masks: it has no perplexity")
     point, texts = options.point(model, POINTS), text_source(model, options.examples)
     plan = plan_perplexity(model, texts.texts, batch_size=options.examples.batch_size)
     return NatsPerToken(
