@@ -97,7 +97,7 @@ class _Loop:
         self._forward(seen, fed, (fed[1] - 1, fed[1]), groups, self._cache, finished=True)
         self._forward.told = None
         self._tokens[:, slice(*bounds)] = self._random(self._going)
-        return self._step(block, bounds, fed, seen, groups, self._going, None)
+        return self._step(block, bounds, fed, seen, groups, self._going)
 
     def _refine(self, block: int, bounds: tuple[int, int]) -> Iterator[Step]:
         """The decoder passes of one canvas. A row whose canvas has ended waits for the others."""
@@ -178,26 +178,25 @@ class _Loop:
         seen: torch.Tensor,
         groups: torch.Tensor,
         takes_part: torch.Tensor,
-        now: _Refined | None,
+        now: _Refined | None = None,
         ended: torch.Tensor | None = None,
     ) -> Step:
         """now: what a decoder pass made; None of an encoder pass. ended: rows whose canvas is written now."""
-        canvas = self._tokens[:, : bounds[1]].clone()
+        canvas, place = self._tokens[:, : bounds[1]].clone(), slice(*bounds)
 
-        def laid_out(values: torch.Tensor | None, missing: float) -> torch.Tensor:
-            dtype = torch.float32 if values is None else values.dtype
-            whole = torch.full(canvas.shape, missing, dtype=dtype, device=canvas.device)
+        def laid_out(values: torch.Tensor | None, missing: torch.Tensor) -> torch.Tensor:
+            whole = missing.to(canvas.device).expand_as(canvas).clone()
             if values is not None:
-                whole[:, slice(*bounds)] = values
+                whole[:, place] = values
             return whole
 
-        committed, confidence = torch.zeros_like(canvas, dtype=torch.bool), laid_out(None, torch.nan)
+        no, nothing = torch.tensor(False), torch.tensor(torch.nan)
+        committed = None
         if now is not None and ended is not None:
             # Up to the end of text: behind it stands padding that nobody predicted.
-            real = self._written(now.likeliest) == now.likeliest
-            committed[:, slice(*bounds)] = real & ended.unsqueeze(-1)
-            confidence[:, slice(*bounds)] = now.probability
-            confidence = confidence.masked_fill(~committed, torch.nan)
+            committed = (self._written(now.likeliest) == now.likeliest) & ended.unsqueeze(-1)
+        all_committed = laid_out(committed, no)
+        sure = laid_out(None if now is None else now.probability, nothing)
         self._index += 1
         return Step(
             index=self._index - 1,
@@ -206,16 +205,16 @@ class _Loop:
             queries=fed,
             seen=seen,
             canvas=canvas,
-            committed=committed,
-            confidence=confidence,
+            committed=all_committed,
+            confidence=sure.masked_fill(~all_committed, torch.nan),
             groups=groups,
             takes_part=takes_part,
             removed=self._forward.removed,
             noise=Noise(
                 encoder=now is None,
-                kept=laid_out(None, 0).bool() if now is None else laid_out(now.kept, 0),
-                predicted=laid_out(None, -1).long() if now is None else laid_out(now.likeliest, -1),
-                entropy=laid_out(None if now is None else now.entropy, torch.nan),
-                self_conditioning=laid_out(None if now is None else self._forward.strength, torch.nan),
+                kept=laid_out(None if now is None else now.kept, no),
+                predicted=laid_out(None if now is None else now.likeliest, torch.tensor(-1)),
+                entropy=laid_out(None if now is None else now.entropy, nothing),
+                self_conditioning=laid_out(None if now is None else self._forward.strength, nothing),
             ),
         )

@@ -162,6 +162,9 @@ def _check_decoding(run: Run, settings: Decoding, encoded: Sequence[Sequence[int
 def _check_renoising(run: Run, encoded: Sequence[Sequence[int]]) -> None:
     model, lengths, new = run.model, [len(tokens) for tokens in encoded], run.new_tokens(encoded)
     check_context(model, max(lengths), new, "gen_length in whole canvases")
+    assert isinstance(run.settings, Renoising)
+    if run.settings.steps > _FEW_STEPS:
+        raise UserError(f"steps {run.settings.steps} of a canvas of {run._canvas} tokens; use at most {_FEW_STEPS}")
     if run.compression is not None:
         raise UserError(
             f"{model.name} ({model.family.name}) keeps the keys of its encoder, which can't be dropped here; leave "
