@@ -102,6 +102,7 @@ def test_mistakes_of_a_file_are_one_line(
 def test_files_that_are_none(sinkscope: Command, file: Path, tmp_path: Path) -> None:
     file.write_text("def broken(:")
     assert "can't be run" in sinkscope("trace", f"{file}:vit", "--out", tmp_path / "t.zarr").mistake
+    assert "name its function too" in sinkscope("trace", file, "--out", tmp_path / "t.zarr").mistake
     assert "is no file" in sinkscope("trace", "./nowhere.py:vit", "--out", tmp_path / "t.zarr").mistake
 
 

@@ -10,7 +10,7 @@ from cached_layers import BATCH, DIM, GROUPS, KEYS, KV_HEADS, QUERIES, made_up, 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sinkscope.compression import SCORERS, CachedLayer, HighKeyNorm, Protect, Scorer, choose_kept, make_scorer
+from sinkscope.compression import SCORERS, CachedLayer, Compress, HighKeyNorm, Protect, Scorer, choose_kept, make_scorer
 from sinkscope.errors import UserError
 
 NAMES = tuple(sorted(SCORERS))
@@ -286,6 +286,14 @@ def test_protection_is_stronger_than_an_infinite_score() -> None:
 
 
 def test_what_the_scorer_needs_is_needed_around_it() -> None:
-    scorer = Protect("snapkv", first=1)
+    scorer = Protect("snapkv:window=64", first=1)
     assert (scorer.needs_queries, scorer.needs_received, scorer.remembers) == (True, False, 64)
     assert Protect("expected-attention").needs_rotation
+
+
+def test_a_spec_names_a_scorer_with_its_parameters_in_python_too() -> None:
+    compress = Compress("streaming:first=7", 0.5)
+    assert isinstance(compress.scorer, Scorer)
+    assert compress.scorer.settings() == {"scorer": "streaming", "first": 7}
+    with pytest.raises(UserError, match="streaming"):
+        Compress("streaming:last=7", 0.5)

@@ -69,6 +69,8 @@ def _check_folders(given: T) -> T:
     for name in [given] if isinstance(given, str) else given if isinstance(given, list) else []:
         if names_function(name):
             raise UserError(f"{name}: a module of your own can be traced alone: sinkscope trace {name} --out DIR")
+        if name.endswith(".py"):
+            raise UserError(f"{name} is a file of Python code: name its function too, {name}:FUNCTION")
         if name.startswith((".", "~", "/")) and not Path(name).expanduser().exists():
             raise UserError(f"{name}: no such folder")
     return given

@@ -24,7 +24,7 @@ from sinkscope.compression.cache import CompressedBlocks, CompressedCache, row_s
 from sinkscope.compression.contents import LayerRules, check_protected
 from sinkscope.compression.layers import CompressedLayer, GrowingHolding
 from sinkscope.compression.networks import rotation_of, windows_of
-from sinkscope.compression.scorers import KeyNorm, Protect, Scorer, make_scorer
+from sinkscope.compression.scorers import KeyNorm, Protect, Scorer, make_scorer, read_scorer
 from sinkscope.compression.scorers.base import check_whole
 from sinkscope.decoding.settings import require_one_of
 from sinkscope.errors import UserError
@@ -38,8 +38,8 @@ WHEN = ("prompt", "decode", "both")
 class Compress:
     """Which keys a cache drops.
 
-    scorer: a `Scorer`, or its name for its defaults. budget: how many keys stay, a ratio, a number of tokens or a
-    `Budget`; of every layer and key head alike, unless the budget says otherwise.
+    scorer: a `Scorer`, or a spec of one: "key-norm", "streaming:first=4". budget: how many keys stay, a ratio, a number
+    of tokens or a `Budget`; of every layer and key head alike, unless the budget says otherwise.
     when: "prompt", once after the first pass; "decode", after any pass, in rows that then hold more than `prune_after`
         keys; "both".
     prune_after: the number of keys of a layer that may pile up before it is cut again.
@@ -56,7 +56,7 @@ class Compress:
 
     def __post_init__(self) -> None:
         if isinstance(self.scorer, str):
-            object.__setattr__(self, "scorer", make_scorer(self.scorer))
+            object.__setattr__(self, "scorer", read_scorer(self.scorer))
         if not isinstance(self.scorer, Scorer):
             raise UserError(f"scorer must be a Scorer or the name of one, got {self.scorer!r}")
         object.__setattr__(self, "budget", as_budget(self.budget))

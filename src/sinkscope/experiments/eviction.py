@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sinkscope.compression import Budget, Compress, Protect, Random, Ratio, Scorer, as_budget, make_scorer
+from sinkscope.compression import Budget, Compress, Protect, Random, Ratio, Scorer, as_budget, read_scorer
 from sinkscope.errors import UserError
 from sinkscope.evaluation.conditions import (
     KeysCondition,
@@ -128,7 +128,7 @@ class EvictionGrid:
         return found
 
     def _scorer(self, scorer: Scorer | str) -> Scorer:
-        made = make_scorer(scorer) if isinstance(scorer, str) else scorer
+        made = read_scorer(scorer) if isinstance(scorer, str) else scorer
         if not (self.protect_first or self.protect_recent):
             return made
         return Protect(made, first=self.protect_first, recent=self.protect_recent)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from sinkscope.compression.scorers.base import CachedLayer, Scorer, check_whole, make_scorer, norms, scorer, told_apart
+from sinkscope.compression.scorers.base import CachedLayer, Scorer, check_whole, norms, read_scorer, scorer, told_apart
 from sinkscope.errors import UserError
 from sinkscope.seeds import seed_from
 
@@ -139,7 +139,7 @@ class Protect(Scorer):
         for name in ("first", "recent", "prompt_end"):
             check_whole(f"{name} of Protect", getattr(self, name), 0)
         if isinstance(self.scorer, str):
-            object.__setattr__(self, "scorer", make_scorer(self.scorer))
+            object.__setattr__(self, "scorer", read_scorer(self.scorer))
         if not isinstance(self.scorer, Scorer) or isinstance(self.scorer, Protect):
             raise UserError(f"Protect goes around one scorer that protects nothing yet, got {self.scorer!r}")
         for name in ("name", "needs_queries", "needs_received", "needs_rotation", "one_order", "remembers"):
