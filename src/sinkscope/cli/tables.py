@@ -187,7 +187,7 @@ def _mask_row(one: xarray.Dataset) -> list[str]:
         return "" if mean[name] != mean[name] else f"{mean[name]:.2f}"
 
     def beside(name: str, *chances: str) -> str:
-        return told(name) and f"{told(name)} ({' to '.join(dict.fromkeys(map(told, chances)))})"
+        return told(name) and f"{told(name)} ({' to '.join(sorted(set(map(told, chances))))})"
 
     tops = [
         beside(name, f"{name}_random", f"{name}_sharp") for name in ("first_received", "received", "first", "strong")

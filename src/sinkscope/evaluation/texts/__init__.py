@@ -24,6 +24,7 @@ from random import Random
 from typing import Any
 
 from sinkscope.decoding import encode_prompts
+from sinkscope.decoding.canvas import vocabulary_size
 from sinkscope.errors import UserError
 from sinkscope.evaluation.inputs import Examples
 from sinkscope.evaluation.tasks import check_count
@@ -123,6 +124,11 @@ def text_source(model: Model, examples: Examples) -> Texts:
     if name == LITTLE:
         drawn = {"seed": examples.seed, "max_example_tokens": examples.max_example_tokens}
         texts: Sequence[Any] = little_texts(examples.n, length=examples.max_example_tokens, seed=examples.seed)
+        if max(max(tokens) for tokens in texts) >= vocabulary_size(model):
+            raise UserError(
+                f"{model.name} does not speak the little language; give texts of the kind that it was trained on "
+                "(--texts FILE), or take --task chain-writing for a chain"
+            )
         return Texts(name=name, texts=texts, drawn=drawn, asked=examples.n)
     lines = _named(name)
     unknown = _unknown(model, lines)

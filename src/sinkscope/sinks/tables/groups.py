@@ -106,7 +106,8 @@ def _norms(of: Norm) -> Table:
 TABLES = [
     Table(
         "groups",
-        "the rule applied to the attention paid by each group of queries, and its overlap with that of all",
+        "the rule applied to the attention paid by each group of queries, means over heads unless all were recorded, "
+        "and its overlap with that of all",
         measure_groups,
         finish_groups,
         needs("received_by_group", "queries"),
