@@ -27,10 +27,11 @@ from sinkscope.compression.scorers import SCORERS
 from sinkscope.discovery import load_plugin
 from sinkscope.evaluation import MEASURES, TASKS
 from sinkscope.interventions.controls import CONTROLS
+from sinkscope.report.figures.making import FIGURES
 from sinkscope.selection.channels import CHANNELS
 from sinkscope.sinks.rules import RULES
 
-REGISTERS = (RULES, SCORERS, CONTROLS, CHANNELS, TASKS, MEASURES)
+REGISTERS = (RULES, SCORERS, CONTROLS, CHANNELS, TASKS, MEASURES, FIGURES)
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])

@@ -112,7 +112,7 @@ class Visit:
 def visiting(running: "Browser", size: tuple[int, int] = WIDE, **options: Any) -> Iterator[Visit]:
     """A fresh window; at the end there must have been no problem."""
     context = running.new_context(viewport={"width": size[0], "height": size[1]}, accept_downloads=True, **options)
-    context.set_default_timeout(20_000)
+    context.set_default_timeout(60_000)
     visit = Visit(context.new_page())
     _watch(context, visit)
     yield visit

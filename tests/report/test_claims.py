@@ -32,6 +32,7 @@ def test_every_claim_has_its_numbers_and_their_chance() -> None:
         "no more than chance)."
     )
     assert "3 % of cases in ar (chance 20 %)" in moves and "15 % in dlm (chance 20 %)" in moves
+    assert moves.endswith("; less than chance in all of them: mostly it stays.")
     assert "80 % of the maps of ar (chance 20 %)" in strong
     assert "20 % of dlm (chance 20 %: no more than chance)" in strong
     assert "on average .30, .30, where a fair share is .05" in strong
@@ -47,8 +48,9 @@ def test_the_first_token_is_named_only_where_all_have_the_same() -> None:
 @pytest.mark.parametrize(
     ("moved", "chance", "said"),
     [
-        ([0.12, 0.18], 0.2, "dlm's move 5.0 times as often (15 % against 3 %): as published."),
-        ([0.01, 0.29], 0.2, "5.0 times as often (15 % against 3 %): as published on average, not in every text."),
+        ([0.12, 0.18], 0.2, "dlm's move 5.0 times as often (15 % against 3 %), yet less than by chance: as published."),
+        ([0.22, 0.28], 0.2, "dlm's move 8.3 times as often (25 % against 3 %): as published."),
+        ([0.01, 0.29], 0.2, "(15 % against 3 %), yet less than by chance: as published on average, not in every text."),
         ([0.01, 0.03], 0.2, "dlm's move no more often (2 % against 3 %): not as published"),
         ([0.0, 0.0], 0.2, "not as published"),
         ([0.12, 0.18], 1.0, "(15 % against 3 %), but relative to chance no more: not as published"),

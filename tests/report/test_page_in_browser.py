@@ -644,7 +644,7 @@ def test_a_step_that_could_not_be_read_is_asked_for_again(chromium: "Browser", t
     server = PageServer(Live(lambda: choose(traces)[0], template, "served"), template)
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     context = chromium.new_context()
-    context.set_default_timeout(20_000)
+    context.set_default_timeout(60_000)
     try:
         page = context.new_page()
         visit = Visit(page)

@@ -113,12 +113,21 @@ def _doubt(model: Told, name: str) -> str:
 
 
 def _aside(models: Sequence[Told], name: str) -> str:
+    if name == "moved":
+        seldom = [model for model in models if _stays_put(model)]
+        who = "all of them" if len(seldom) == len(models) else _joined(model.name for model in seldom) if seldom else ""
+        return f"; less than chance in {who}: mostly it stays" if who else ""
     if name != "strong":
         return ""
     tops = ", ".join(f"{model.share('received'):.2f}" for model in models)
     fair = ", ".join(f"{float(model.measures['fair'].mean()):.2f}".lstrip("0") for model in models)
     fairs = set(fair.split(", "))
     return f"; on average {tops.replace('0.', '.')}, where a fair share is {fairs.pop() if len(fairs) == 1 else fair}"
+
+
+def _stays_put(model: Told) -> bool:
+    """Whether strongest keys change place less than by chance, in the mean over texts."""
+    return model.share("moved") < model.share("moved", "shuffled")
 
 
 def _stays(model: Told) -> str:
@@ -143,7 +152,8 @@ def _compared(model: Told, still: Told) -> str:
     apart = "as published" if float(ours.min()) > float(theirs.max()) else "as published on average, not in every text"
     strong = model.share("strong")
     weak = f", and only {_percent(strong)} of them receive more than .3" if strong < 0.5 else ""
-    return f"{model.name}'s move {times} {than}: {apart}{weak}"
+    seldom = ", yet less than by chance" if _stays_put(model) else ""
+    return f"{model.name}'s move {times} {than}{seldom}: {apart}{weak}"
 
 
 def _lift(model: Told) -> float:
