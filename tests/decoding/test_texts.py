@@ -244,9 +244,11 @@ def test_the_first_foreign_word_and_where_it_is(
 
 
 def test_the_message_shows_the_place(twin: Model) -> None:
-    assert refusal(twin, "Ann has a zebra.").endswith("say it in words of its vocabulary: 'Ann has a zebra.'")
+    told = refusal(twin, "Ann has a zebra.")
+    assert "no token for: 'Ann has a zebra.'; say it in words of its vocabulary: " in told
+    assert told.endswith(" more")
     long = "Ann has 5 apples. " * 9 + "Bo has a zebra. " + "Ann has 5 apples. " * 9
-    shown = refusal(twin, long).rpartition("vocabulary: ")[2]
+    shown = refusal(twin, long).partition("no token for: ")[2].partition("; say it")[0]
     assert "a zebra. Ann" in shown
     assert shown.startswith("'...")
     assert shown.endswith("...'")

@@ -40,8 +40,8 @@ from sinkscope.families import Model
 
 Sides = Literal["both", "before", "none"]
 
-_SHOWN = 60
-"""Characters of the text around the word that a message shows."""
+_SHOWN, _SHOWN_WORDS = 60, 48
+"""Characters of the text around the word that a message shows, and words of the vocabulary."""
 _SECONDS = 5
 _MEMORY = 1 << 30
 """Bytes that a template may take beyond what the process has."""
@@ -107,8 +107,14 @@ def check_words(model: Model, prompt: Any, which: str) -> None:
             start, stop = unknown
             raise UserError(
                 f"{which} has the word {text[start:stop]!r} at character {start + 1}{where}, which {model.name} has no "
-                f"token for; say it in words of its vocabulary: {_around(text, start)}"
+                f"token for: {_around(text, start)}; say it in words of its vocabulary: {_some_words(tokenizer)}"
             )
+
+
+def _some_words(tokenizer: PreTrainedTokenizerBase) -> str:
+    words = sorted({*tokenizer.get_vocab()} - {*tokenizer.all_special_tokens})
+    rest = f" and {len(words) - _SHOWN_WORDS} more" if len(words) > _SHOWN_WORDS else ""
+    return " ".join(words[:_SHOWN_WORDS]) + rest
 
 
 def _texts(prompt: Any, which: str) -> Iterator[tuple[str, str]]:
