@@ -17,6 +17,28 @@ import type { Subject } from "./pointing";
 const KIND = { rows: "query", columns: "key", upward: false, largestCell: 24 };
 const LABEL = "share of the query's attention";
 
+/** The rows that a pass computed: all of them, or where it had a cache (or one query, as in causal models) a few. */
+export function askers({ values, queries }: FullMap): number[] {
+  const positions = values.length / queries;
+  const all = Array.from({ length: queries }, (_, query) => query);
+  return all.filter((query) => values.subarray(query * positions, (query + 1) * positions).some((paid) => paid >= 0));
+}
+
+function described(found: FullMap): string {
+  const rows = askers(found);
+  if (rows.length === found.queries) return `Full map of step ${found.step}`;
+  return rows.length === 1
+    ? `Step ${found.step}, one query: position ${rows[0]}`
+    : `Step ${found.step}, ${rows.length} queries`;
+}
+
+/** What the hatching is, where there is any. */
+function hatching(found: FullMap): string {
+  const without = askers(found).length < found.queries;
+  if (without) return "Hatched: queries that this step did not ask, and keys that they can't see. ";
+  return found.values.some(Number.isNaN) ? "Hatched: keys that a query can't see. " : "";
+}
+
 export class AttentionPanel {
   readonly card: Card;
   private readonly map: GridMap;
@@ -79,10 +101,10 @@ export class AttentionPanel {
     });
     this.bar.show(scale, view.colours.palette, LABEL, view.colours);
     const mean = found.of > 1 ? `, mean of ${found.of} maps` : "";
-    setText(this.card.note, `Full map of step ${found.step}${mean}. Click a cell to pin its key.`);
+    setText(this.card.note, `${described(found)}${mean}. ${hatching(found)}Click a cell to pin its key.`);
     this.map.root.setAttribute(
       "aria-label",
-      `Queries by keys at step ${found.step}${mean}. Arrows move, Enter pins the key.`,
+      `Queries by keys: ${described(found)}${mean}. Arrows move, Enter pins the key.`,
     );
   }
 
