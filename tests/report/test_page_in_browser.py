@@ -378,6 +378,36 @@ def test_two_traces_stand_side_by_side(visit: Visit, report: Path) -> None:
     assert visit.page.locator(".pane").count() == 1
 
 
+def test_a_row_is_not_compared_with_a_mean(visit: Visit, report: Path) -> None:
+    warning, difference = visit.page.locator(".unlike"), visit.page.locator(".differences")
+    visit.open(report, "trace2=1")
+    assert "can't be compared" in warning.inner_text() and not difference.is_visible()
+    assert "one query's row" in visit.page.locator(".status").nth(1).inner_text()
+    assert visit.page.locator(".status").nth(0).inner_text() == ""
+    visit.open(report, "trace2=0&sample2=1")
+    assert not warning.is_visible() and difference.is_visible()
+    named = "diffusion, sample q1 less diffusion, sample q0."
+    assert [note.startswith(named) for note in difference.locator(".note").all_text_contents()] == [True, True]
+
+
+def test_the_legend_explains_what_is_in_view(visit: Visit, report: Path) -> None:
+    def marks(view: str) -> str:
+        visit.open(report, view)
+        return visit.page.locator("#legend .marks").inner_text()
+
+    assert "half of the maps" in marks("step=1") and "not written" not in marks("step=1")
+    alone = marks("trace=1&layer=1&head=1")
+    assert "a sink in the map in view" in alone and "twenty" not in alone
+    assert "not written yet" in alone and "still masked" not in alone
+
+
+def test_what_a_sink_is(visit: Visit, report: Path) -> None:
+    visit.open(report, "epsilon=2.5")
+    visit.page.locator("#what").click()
+    text = visit.page.locator("#drawer p").inner_text()
+    assert "fair share" in text and "excess (epsilon 2.5" in text and text.count(". ") == 1
+
+
 def test_another_sample_of_the_same_name_is_drawn_anew(visit: Visit, tmp_path: Path) -> None:
     # Small traces of one prompt: equal ids, steps and positions, other numbers.
     made = [Made(seed=seed).write(tmp_path / f"seed{seed}.zarr") for seed in (0, 5)]

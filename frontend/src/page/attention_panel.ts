@@ -24,19 +24,18 @@ export function askers({ values, queries }: FullMap): number[] {
   return all.filter((query) => values.subarray(query * positions, (query + 1) * positions).some((paid) => paid >= 0));
 }
 
-function described(found: FullMap): string {
+/** Which map it is, and what is hatched in it. */
+export function mapWords(found: FullMap): { title: string; hatched: string } {
   const rows = askers(found);
-  if (rows.length === found.queries) return `Full map of step ${found.step}`;
-  return rows.length === 1
-    ? `Step ${found.step}, one query: position ${rows[0]}`
-    : `Step ${found.step}, ${rows.length} queries`;
-}
-
-/** What the hatching is, where there is any. */
-function hatching(found: FullMap): string {
-  const without = askers(found).length < found.queries;
-  if (without) return "Hatched: queries that this step did not ask, and keys that they can't see. ";
-  return found.values.some(Number.isNaN) ? "Hatched: keys that a query can't see. " : "";
+  const { step, queries, of, values } = found;
+  const mean = of > 1 ? `, mean of ${of} maps` : "";
+  if (rows.length < queries) {
+    const asked = rows.length === 1 ? `one query (position ${rows[0]})` : `${rows.length} queries`;
+    const hatched = "Hatched: queries that are not computed at this step, and keys that are not there yet. ";
+    return { title: `Step ${step}, ${asked}${mean}`, hatched };
+  }
+  const hatched = values.some(Number.isNaN) ? "Hatched: keys that a query can't see. " : "";
+  return { title: `Full map of step ${step}${mean}`, hatched };
 }
 
 export class AttentionPanel {
@@ -100,12 +99,9 @@ export class AttentionPanel {
       column: pin,
     });
     this.bar.show(scale, view.colours.palette, LABEL, view.colours);
-    const mean = found.of > 1 ? `, mean of ${found.of} maps` : "";
-    setText(this.card.note, `${described(found)}${mean}. ${hatching(found)}Click a cell to pin its key.`);
-    this.map.root.setAttribute(
-      "aria-label",
-      `Queries by keys: ${described(found)}${mean}. Arrows move, Enter pins the key.`,
-    );
+    const { title, hatched } = mapWords(found);
+    setText(this.card.note, `${title}. ${hatched}Click a cell to pin its key.`);
+    this.map.root.setAttribute("aria-label", `Queries by keys: ${title}. Arrows move, Enter pins the key.`);
   }
 
   private lines(query: number, key: number): string[] {
