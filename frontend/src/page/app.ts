@@ -25,9 +25,8 @@ import { Transport } from "./transport";
 
 /** Of a causal model a step is one row, of a bidirectional one a mean of rows: what follows from it, in words. */
 const UNLIKE =
-  "One of these models is autoregressive, the other is not: after step 0, a step of the first kind is the row of one query, " +
-  "a step of the other kind the mean over many queries. So numbers of sinks and moves of the strongest key can't be compared " +
-  "between the two, and no difference is drawn.";
+  "One of these models is autoregressive: after step 0, each of its steps is the row of one query. A step of the other model is " +
+  "the mean over many queries. So moves of the strongest key and numbers of sinks can't be compared, and no difference is drawn.";
 
 /** How long the address may lag behind the state: browsers allow few changes a second. */
 const ADDRESS_PAUSE = 250;

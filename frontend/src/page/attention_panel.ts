@@ -14,7 +14,7 @@ import type { LayerView } from "./layer_metric";
 import { percent } from "./numbers";
 import type { Subject } from "./pointing";
 
-const KIND = { rows: "query", columns: "key", upward: false, largestCell: 24 };
+const KIND = { rows: "query", columns: "key", upward: false, widestCell: 24, tallestCell: 24 };
 const LABEL = "share of the query's attention";
 
 /** The rows that a pass computed: all of them, or where it had a cache (or one query, as in causal models) a few. */
