@@ -33,8 +33,17 @@ describe("the address", () => {
       metric: "sinks",
       theme: "dark",
       panes: [
-        { trace: 0, sample: 1, layer: 9, head: null, queries: "block-masked", settled: true, pins: [3, 14] },
-        { trace: 1, sample: 0, layer: null, head: 1, queries: "all", settled: true, pins: [] },
+        {
+          trace: 0,
+          sample: 1,
+          layer: 9,
+          head: null,
+          queries: "block-masked",
+          settled: true,
+          pins: [3, 14],
+          pinning: false,
+        },
+        { trace: 1, sample: 0, layer: null, head: 1, queries: "all", settled: true, pins: [], pinning: false },
       ],
     };
     state.settings = { ...state.settings, threshold: 0.25 };

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { Deriver } from "../src/measure/derived";
+import { Deriver, leadingKey } from "../src/measure/derived";
 import { keyCounts, keysPerStep } from "../src/measure/key_counts";
 import { atPosition, strongest } from "../src/measure/layer_heads";
 import { Measured } from "../src/measure/measures";
@@ -12,6 +12,7 @@ import { peekRows } from "../src/measure/step_rows";
 import { spread, subjectOf } from "../src/measure/subject";
 import { positionTable, tokenTable } from "../src/measure/tables";
 import type { Sample } from "../src/document/sample";
+import { mapWords } from "../src/page/attention_panel";
 import { mapMarks } from "../src/page/summaries";
 import { members, offered } from "../src/sinks/groups";
 import { Excess } from "../src/sinks/excess";
@@ -184,13 +185,19 @@ describe("tables", () => {
     const table = positionTable(of, mean, counts, 6, keys, "percent");
     const row = table.find(({ position }) => position === 2)!;
     let held = 0,
-      score = 0;
+      score = 0,
+      steps = 0;
     for (let step = 0; step < STEPS; step++) {
-      held += counts.held[step * POSITIONS + 2];
-      score += 100 * mean.at(step)[2];
+      const here = counts.held[step * POSITIONS + 2];
+      held += here;
+      if (here > 0) steps++;
+      score += here > 0 ? 100 * mean.at(step)[2] : 0;
     }
+    // Else the mean over all steps would be the same.
+    expect(steps).toBeGreaterThan(0);
+    expect(steps).toBeLessThan(STEPS);
     expect(row.maps).toBeCloseTo(held / (STEPS * 6), 12);
-    expect(row.score).toBeCloseTo(score / STEPS, 12);
+    expect(row.score).toBeCloseTo(score / steps, 12);
     expect(row.existed).toBe(STEPS);
     expect(table.map((each) => each.steps)).toEqual(table.map((each) => each.steps).sort((a, b) => b - a));
   });
@@ -204,7 +211,55 @@ describe("tables", () => {
   });
 });
 
+describe("a full map in words", () => {
+  const found = (queries: number[], missing: number[]): string[] => {
+    const values = new Float64Array(5 * 5).fill(NaN);
+    for (const query of queries)
+      for (let key = 0; key < 5; key++) if (!missing.includes(key)) values[5 * query + key] = 0.2;
+    const { title, hatched } = mapWords({ step: 12, values, queries: 5, of: 1 });
+    return [title, hatched];
+  };
+
+  it("says how many queries there are, and what is hatched", () => {
+    expect(found([0, 1, 2, 3, 4], [])).toEqual(["Full map of step 12", ""]);
+    expect(found([0, 1, 2, 3, 4], [4])[1]).toMatch(/can't see/);
+    expect(found([3], [4])[0]).toBe("Step 12, one query (position 3)");
+    expect(found([2, 3], [])).toEqual(["Step 12, 2 queries", expect.stringMatching(/^Hatched: .*not computed/)]);
+  });
+});
+
+describe("the key to begin with", () => {
+  const key = (held: number[], scores: number[]): number => {
+    const overview = { mean: { positions: 3 }, counts: { held: Uint32Array.from(held) } };
+    return leadingKey({ overview, scores: Float64Array.from(scores) } as unknown as Parameters<typeof leadingKey>[0]);
+  };
+
+  it("is a sink most often, else receives most", () => {
+    expect(key([0, 1, 2, 0, 1, 1], [9, 1, 1, 9, 1, 1])).toBe(2);
+    expect(key([0, 1, 1, 0, 1, 1], [9, 1, 1, 9, 2, 1])).toBe(1);
+    expect(key([0, 0, 0, 0, 0, 0], [1, 5, 1, 4, NaN, 1])).toBe(0);
+    expect(key([0, 0, 0], [NaN, NaN, NaN])).toBe(-1);
+  });
+});
+
 describe("the model", () => {
+  it("finds the highest of all steps once they are known, and of those seen before", async () => {
+    const of = sample(6);
+    let told = 0;
+    const model = new Model(
+      of,
+      () => told++,
+      (error) => expect.unreachable(error.message),
+    );
+    const at = [3, 8, 2, 7, 1];
+    const peak = (here: number, settled: boolean): number => model.peak("a", here, settled, "all", (step) => at[step]);
+    expect([peak(3, false), peak(2, false)]).toEqual([3, 3]);
+    peak(2, true);
+    await expect.poll(() => peak(2, true)).toBe(8);
+    expect(peak(1, true)).toBe(8);
+    expect(told).toBeGreaterThan(0);
+  });
+
   it("fills the step in view at once and the others after it", async () => {
     const of = sample(11);
     let told = 0;

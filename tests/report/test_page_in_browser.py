@@ -238,7 +238,9 @@ def test_tables_follow_the_rule(visit: Visit, report: Path) -> None:
     sample = carried(report)
     sinks = find_sinks(sample, rule)
     shown = sinks.any(["layer", "head"]).sum("step")
-    score = (sample["received"].mean(["step", "layer", "head"]) * POSITIONS).values
+    # The mean of all maps, over the steps at which one of them holds the key as a sink.
+    held_at = sinks.any(["layer", "head"])
+    score = (sample["received"].mean(["layer", "head"]).where(held_at).mean("step") * POSITIONS).values
     rows = visit.page.locator(".tables .table").nth(0).locator("tbody tr").all()
     assert rows
     for row in rows:
@@ -291,7 +293,10 @@ def test_a_click_in_one_map_moves_the_others(visit: Visit, report: Path) -> None
     assert visit.step() == 5
     assert visit.cells("pinned") == [9]
     layers = visit.page.locator("svg.layer-heads")
-    layers.click(position={"x": 46 + 48 * 3.5, "y": 6 + 48 * 1.5})
+    around = layers.bounding_box()
+    assert around is not None
+    cell = (around["width"] - 60) / HEADS, (around["height"] - 40) / LAYERS
+    layers.click(position={"x": 46 + cell[0] * 3.5, "y": 6 + cell[1] * 1.5})
     visit.settle()
     assert visit.page.locator("select[name=layer]").input_value() == "1"
     assert visit.page.locator("select[name=head]").input_value() == "3"
@@ -371,6 +376,36 @@ def test_two_traces_stand_side_by_side(visit: Visit, report: Path) -> None:
     visit.page.locator("#compare").click()
     visit.frames()
     assert visit.page.locator(".pane").count() == 1
+
+
+def test_a_row_is_not_compared_with_a_mean(visit: Visit, report: Path) -> None:
+    warning, difference = visit.page.locator(".unlike"), visit.page.locator(".differences")
+    visit.open(report, "trace2=1")
+    assert "can't be compared" in warning.inner_text() and not difference.is_visible()
+    assert "one query's row" in visit.page.locator(".status").nth(1).inner_text()
+    assert visit.page.locator(".status").nth(0).inner_text() == ""
+    visit.open(report, "trace2=0&sample2=1")
+    assert not warning.is_visible() and difference.is_visible()
+    named = "diffusion, sample q1 less diffusion, sample q0."
+    assert [note.startswith(named) for note in difference.locator(".note").all_text_contents()] == [True, True]
+
+
+def test_the_legend_explains_what_is_in_view(visit: Visit, report: Path) -> None:
+    def marks(view: str) -> str:
+        visit.open(report, view)
+        return visit.page.locator("#legend .marks").inner_text()
+
+    assert "half of the maps" in marks("step=1") and "not written" not in marks("step=1")
+    alone = marks("trace=1&layer=1&head=1")
+    assert "a sink in the map in view" in alone and "twenty" not in alone
+    assert "not written yet" in alone and "still masked" not in alone
+
+
+def test_what_a_sink_is(visit: Visit, report: Path) -> None:
+    visit.open(report, "epsilon=2.5")
+    visit.page.locator("#what").click()
+    text = visit.page.locator("#drawer p").inner_text()
+    assert "fair share" in text and "excess (epsilon 2.5" in text and text.count(". ") == 1
 
 
 def test_another_sample_of_the_same_name_is_drawn_anew(visit: Visit, tmp_path: Path) -> None:
@@ -560,7 +595,7 @@ def luminance(colour: str) -> float:
 
 
 def test_everything_has_a_name_and_a_role(visit: Visit, report: Path) -> None:
-    visit.open(report, "step=2&pin=1&trace2=1")
+    visit.open(report, "step=2&pin=1&trace2=0&sample2=1")
     nameless = visit.page.evaluate(
         """() => [...document.querySelectorAll('button, select, input, [role=img], [role=listbox], dialog, section')]
           .filter((element) => !(element.getAttribute('aria-label') || element.getAttribute('aria-labelledby')

@@ -134,6 +134,65 @@ def test_two_panes_have_the_same_axes_and_stand_row_by_row(visit: Visit, report:
     assert told and float(told[1]) == pytest.approx(scores[1] - scores[0], rel=0.02)
 
 
+def test_a_second_pane_pins_its_own_sink(visit: Visit, report: Path) -> None:
+    visit.open(report, f"layer={LAST}&head={HEAD}&pin=4")
+    visit.page.locator("#compare").click()
+    visit.settle()
+    visit.frames(3)
+    assert visit.cells("pinned") == [4]
+    received = read_array(read_page(report.read_text("utf-8"))["traces"][1]["samples"][0]["arrays"]["received"])
+    row = received[:, LAST, HEAD].astype(float)
+    others = (row.sum(-1, keepdims=True) - row) / (row.shape[-1] - 1)
+    held = (row.shape[-1] * (row - others) > 3).sum(0)
+    assert visit.cells("pinned", 1) == [int(held.argmax())]
+    # What the reader took out stays out.
+    visit.page.locator(".pins").nth(1).locator("button").click()
+    visit.settle()
+    visit.frames(3)
+    assert visit.cells("pinned", 1) == []
+
+
+def test_colours_of_layers_and_heads_are_those_of_all_steps(visit: Visit, report: Path) -> None:
+    received = read_array(read_page(report.read_text("utf-8"))["traces"][0]["samples"][0]["arrays"]["received"])
+    last = MADE.steps - 1
+    # The highest is at a step that the reader has not seen.
+    assert float(received[last].max()) < float(received.max())
+    visit.open(report, f"step={last}&shading=linear")
+    peak = f"{float(f'{received.max() * MADE.positions:.3g}'):g}"
+    for step in (last, 3, 0):
+        visit.step_to(step)
+        visit.page.wait_for_function(
+            "(end) => document.querySelector('.layers-heads .colour-bar').getAttribute('aria-label').endsWith(end)",
+            arg=f" to {peak}",
+        )
+
+
+def test_scores_of_sinks_pass_what_a_sink_has_to(visit: Visit, report: Path) -> None:
+    visit.open(report, f"layer={LAST}&head={HEAD}")
+    scores = visit.page.locator(".tables .table").first.locator("tbody tr td:nth-child(5)").all_text_contents()
+    # By the rule, more than the mean of the others by 3.
+    assert scores and min(map(float, scores)) > 3
+    notes = visit.page.locator(".tables .note").all_text_contents()
+    assert "finished sequence" in notes[0] and "at the step" in notes[1]
+
+
+def test_selects_of_cards_are_not_cut_on_a_tablet(chromium: "Browser", report: Path) -> None:
+    with visiting(chromium, (820, 900)) as visit:
+        visit.open(report, "step=4&trace2=1")
+        for select in visit.page.locator(".chosen-here select:visible").all():
+            shown, wanted = select.evaluate(
+                """(select) => {
+                  const shown = select.getBoundingClientRect().width;
+                  select.style.maxWidth = 'none';
+                  const copy = select.cloneNode(true);
+                  copy.style.position = 'absolute';
+                  document.body.append(copy);
+                  return [shown, copy.getBoundingClientRect().width];
+                }"""
+            )
+            assert shown > 0.85 * wanted
+
+
 def test_on_a_phone_panes_alternate(chromium: "Browser", report: Path) -> None:
     with visiting(chromium, NARROW) as visit:
         visit.open(report, "step=2&trace2=1")

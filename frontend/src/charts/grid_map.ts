@@ -19,7 +19,9 @@ export interface GridKind {
   columns: string;
   /** The first row is the lowest, as in the printed figures of layers. */
   upward: boolean;
-  largestCell: number;
+  /** In pixels. */
+  widestCell: number;
+  tallestCell: number;
 }
 
 export interface GridData {
@@ -127,13 +129,17 @@ export class GridMap {
   }
 
   private get size(): [number, number] {
-    const { largestCell } = this.kind;
+    const { widestCell, tallestCell } = this.kind;
     const room = Math.max(1, this.width - MARGIN.left - MARGIN.right);
-    const cell = Math.min(largestCell, room / this.columns);
-    const width = this.columns === 1 ? Math.min(room, 3 * largestCell) : cell * this.columns;
+    const cell = Math.min(widestCell, room / this.columns);
+    const width = this.columns === 1 ? Math.min(room, 3 * tallestCell) : cell * this.columns;
     // Many rows make flat cells, so that the map stays in view.
     const flattest = Math.min(FLATTEST_CELL, MOST_HEIGHT / this.rows);
-    const high = Math.min(this.columns === 1 ? largestCell : cell, Math.max(flattest, MOST_HEIGHT / this.rows));
+    const high = Math.min(
+      tallestCell,
+      this.columns === 1 ? tallestCell : cell,
+      Math.max(flattest, MOST_HEIGHT / this.rows),
+    );
     return [width, high * this.rows];
   }
 

@@ -34,6 +34,24 @@ export function nobodyAsks({ selection, keys }: Derived, step: number): boolean 
   return selection.group !== ALL && keys[step] === 0;
 }
 
+/** The key that is a sink at most steps and in most maps, else the one that receives most; -1 where there is no key. */
+export function leadingKey({ overview, scores }: Pick<Derived, "overview" | "scores">): number {
+  const { positions } = overview.mean;
+  const held = new Float64Array(positions);
+  const sums = new Float64Array(positions).fill(NaN);
+  scores.forEach((score, at) => {
+    if (Number.isNaN(score)) return;
+    held[at % positions] += overview.counts?.held[at] ?? 0;
+    sums[at % positions] = (sums[at % positions] || 0) + score;
+  });
+  let best = -1;
+  sums.forEach((sum, at) => {
+    if (Number.isNaN(sum)) return;
+    if (best < 0 || held[at] > held[best] || (held[at] === held[best] && sum > sums[best])) best = at;
+  });
+  return best;
+}
+
 /** While a sweep is under way the charts follow at this pace. */
 const PACE = 140;
 

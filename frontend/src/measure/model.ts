@@ -47,6 +47,9 @@ export class Model {
   private readonly facts: FactStore;
   readonly measures: Measured;
   private sweep: { key: string; job: Sweep } | null = null;
+  private readonly peaks = new Map<string, number>();
+  /** What the highest is sought of, over all steps. */
+  private climb: { key: string; job: Sweep } | null = null;
 
   constructor(
     readonly sample: Sample,
@@ -105,10 +108,45 @@ export class Model {
     return found;
   }
 
+  /**
+   * The highest of some numbers of a step: of the steps seen so far and, once `settled`, soon of all of them, so that
+   * shades stay as they are from step to step. `here` is that of the step in view.
+   */
+  peak(
+    key: string,
+    here: number,
+    settled: boolean,
+    group: string,
+    of: (step: number, rows: StepRows) => number,
+  ): number {
+    const raise = (value: number): void => void this.peaks.set(key, Math.max(this.peaks.get(key) ?? 0, value));
+    raise(here);
+    if (settled && this.climb?.key !== key) {
+      this.climb?.job.stop();
+      const job = new Sweep({
+        sample: this.sample,
+        group,
+        from: 0,
+        needs: () => true,
+        visit: (step, rows) => raise(of(step, rows)),
+        progress: () => undefined,
+        finished: this.changed,
+        failed: (error) => {
+          this.climb = null;
+          this.failed(error);
+        },
+      });
+      this.climb = { key, job };
+    }
+    return this.peaks.get(key)!;
+  }
+
   /** Ends the work under way, when the sample leaves the page. */
   stop(): void {
     this.sweep?.job.stop();
     this.sweep = null;
+    this.climb?.job.stop();
+    this.climb = null;
     this.measures.stop();
   }
 

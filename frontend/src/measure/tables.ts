@@ -13,7 +13,7 @@ export interface PositionRow {
   existed: number;
   /** Share of the (step, layer, head) maps in which it exists and is a sink. */
   maps: number;
-  /** Mean score over the steps at which it exists. */
+  /** Mean score over the steps at which some map in view holds it as a sink; of several maps it is the mean of all of them. */
   score: number;
 }
 
@@ -37,7 +37,8 @@ export function positionTable(
       const value = mean.values[at];
       if (Number.isNaN(value)) continue;
       existed++;
-      if (counts.held[at] > 0) sinks++;
+      if (counts.held[at] === 0) continue;
+      sinks++;
       held += counts.held[at];
       score += value * fullScore(scale, keys[step]);
     }
@@ -49,7 +50,7 @@ export function positionTable(
       steps: sinks,
       existed,
       maps,
-      score: score / existed,
+      score: score / sinks,
     });
   }
   return table.sort((a, b) => b.steps - a.steps || b.maps - a.maps || b.score - a.score || a.position - b.position);

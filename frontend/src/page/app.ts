@@ -10,8 +10,8 @@ import { bridge } from "./bridge";
 import type { Common } from "./common";
 import type { Context } from "./context";
 import { Difference } from "./difference";
-import { closeOnBackdrop, openKeys, openProvenance } from "./drawers";
-import { find, setText } from "./element";
+import { closeOnBackdrop, openKeys, openProvenance, openSinks } from "./drawers";
+import { el, find, setText } from "./element";
 import type { Failure } from "./failure";
 import { listenToKeys } from "./keys";
 import { Legend } from "./legend";
@@ -22,6 +22,11 @@ import { applyTheme, isDark, nextTheme, onSystemTheme } from "./theme";
 import { Tabs } from "./tabs";
 import { Tip } from "./tip";
 import { Transport } from "./transport";
+
+/** Of a causal model a step is one row, of a bidirectional one a mean of rows: what follows from it, in words. */
+const UNLIKE =
+  "One of these models is autoregressive: after step 0, each of its steps is the row of one query. A step of the other model is " +
+  "the mean over many queries. So moves of the strongest key and numbers of sinks can't be compared, and no difference is drawn.";
 
 /** How long the address may lag behind the state: browsers allow few changes a second. */
 const ADDRESS_PAUSE = 250;
@@ -34,6 +39,7 @@ export class App {
   private readonly legend = new Legend();
   private readonly tabs = new Tabs();
   private readonly difference: Difference;
+  private readonly unlike = el("p", { class: "unlike", role: "note" }, UNLIKE);
   private panes: Pane[] = [];
   private colours: ThemeColours | null = null;
   private waiting = false;
@@ -86,7 +92,11 @@ export class App {
     const common = this.common();
     if (common) {
       for (const pane of this.panes) pane.draw(state, common, this.colours!);
-      this.legend.show(state.scale, rule);
+      this.legend.show(
+        state.scale,
+        rule,
+        this.panes.flatMap((pane) => pane.subject ?? []),
+      );
     }
     this.drawDifference();
     if (!this.transport.isPlaying) this.context.live.say(this.sentence(step));
@@ -121,14 +131,19 @@ export class App {
   private drawDifference(): void {
     const [first, second] = this.panes.map((pane) => pane.subject);
     const { state } = this.store;
-    this.difference.root.hidden = !first || !second;
+    const causal = state.panes.map(
+      ({ trace, sample }) => !this.library.document.traces[trace].samples[sample].bidirectional,
+    );
+    const unlike = causal.length > 1 && causal[0] !== causal[1];
+    this.unlike.hidden = !unlike;
+    this.difference.root.hidden = !first || !second || unlike;
     if (!first || !second) return;
     const names = state.panes.map(({ trace, sample }) => {
       const { name, samples } = this.library.document.traces[trace];
       return `${name}, sample ${samples[sample].id}`;
     });
     this.tabs.name(names);
-    this.difference.show(first, second, names, state.step, this.colours!);
+    if (!unlike) this.difference.show(first, second, names, state.step, this.colours!);
   }
 
   private sentence(step: number): string {
@@ -144,7 +159,7 @@ export class App {
     const main = find<HTMLElement>("#panes");
     const two = kept.length > 1;
     main.replaceChildren(
-      ...(two ? [this.tabs.root] : []),
+      ...(two ? [this.tabs.root, this.unlike] : []),
       ...kept.map((pane) => pane.root),
       ...(two ? [this.difference.root] : []),
     );
@@ -161,9 +176,9 @@ export class App {
 
   /**
    * What to set beside a sample: the same sample of another trace, or the next one of its own. At the same layer and head,
-   * where it has them.
+   * where it has them; where a token is pinned, with its own strongest sink pinned.
    */
-  private other({ trace, sample, layer, head, settled }: PaneState): PaneState {
+  private other({ trace, sample, layer, head, settled, pins }: PaneState): PaneState {
     const { traces } = this.library.document;
     const next = (trace + 1) % traces.length;
     const [at, index] =
@@ -173,13 +188,17 @@ export class App {
     const spec = traces[at].samples[index];
     const has = (number: number | null, numbers: number[]): boolean => number === null || numbers.includes(number);
     const same = settled && has(layer, spec.layer_numbers) && has(head, spec.head_numbers);
-    return { ...freshPane(at, index), ...(same ? { layer, head, settled } : {}) };
+    return { ...freshPane(at, index), ...(same ? { layer, head, settled, pinning: pins.length > 0 } : {}) };
   }
 
   private listen(): void {
     find("#compare").addEventListener("click", () => this.compare());
     find("#theme").addEventListener("click", () => this.store.update({ theme: nextTheme(this.store.state.theme) }));
     find("#help").addEventListener("click", openKeys);
+    find("#what").addEventListener("click", () => {
+      const { rule, settings, scale } = this.store.state;
+      openSinks(ruleKind(rule).make(settings[rule], scale));
+    });
     find("#about").addEventListener("click", () => {
       const { traces } = this.library.document;
       const { panes } = this.store.state;

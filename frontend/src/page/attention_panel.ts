@@ -14,8 +14,29 @@ import type { LayerView } from "./layer_metric";
 import { percent } from "./numbers";
 import type { Subject } from "./pointing";
 
-const KIND = { rows: "query", columns: "key", upward: false, largestCell: 24 };
+const KIND = { rows: "query", columns: "key", upward: false, widestCell: 24, tallestCell: 24 };
 const LABEL = "share of the query's attention";
+
+/** The rows that a pass computed: all of them, or where it had a cache (or one query, as in causal models) a few. */
+export function askers({ values, queries }: FullMap): number[] {
+  const positions = values.length / queries;
+  const all = Array.from({ length: queries }, (_, query) => query);
+  return all.filter((query) => values.subarray(query * positions, (query + 1) * positions).some((paid) => paid >= 0));
+}
+
+/** Which map it is, and what is hatched in it. */
+export function mapWords(found: FullMap): { title: string; hatched: string } {
+  const rows = askers(found);
+  const { step, queries, of, values } = found;
+  const mean = of > 1 ? `, mean of ${of} maps` : "";
+  if (rows.length < queries) {
+    const asked = rows.length === 1 ? `one query (position ${rows[0]})` : `${rows.length} queries`;
+    const hatched = "Hatched: queries that are not computed at this step, and keys that are not there yet. ";
+    return { title: `Step ${step}, ${asked}${mean}`, hatched };
+  }
+  const hatched = values.some(Number.isNaN) ? "Hatched: keys that a query can't see. " : "";
+  return { title: `Full map of step ${step}${mean}`, hatched };
+}
 
 export class AttentionPanel {
   readonly card: Card;
@@ -78,12 +99,9 @@ export class AttentionPanel {
       column: pin,
     });
     this.bar.show(scale, view.colours.palette, LABEL, view.colours);
-    const mean = found.of > 1 ? `, mean of ${found.of} maps` : "";
-    setText(this.card.note, `Full map of step ${found.step}${mean}. Click a cell to pin its key.`);
-    this.map.root.setAttribute(
-      "aria-label",
-      `Queries by keys at step ${found.step}${mean}. Arrows move, Enter pins the key.`,
-    );
+    const { title, hatched } = mapWords(found);
+    setText(this.card.note, `${title}. ${hatched}Click a cell to pin its key.`);
+    this.map.root.setAttribute("aria-label", `Queries by keys: ${title}. Arrows move, Enter pins the key.`);
   }
 
   private lines(query: number, key: number): string[] {

@@ -23,6 +23,12 @@ export class Choosing {
     this.store.updatePane(this.index, { ...found, settled: true });
   }
 
+  /** Pins a key as the one to begin with, unless the reader was sooner. */
+  pinFirst(position: number): void {
+    const pins = this.pane.pins.length > 0 || position < 0 ? this.pane.pins : [position];
+    this.store.updatePane(this.index, { pins, pinning: false });
+  }
+
   step(step: number): void {
     this.store.update({ step });
   }

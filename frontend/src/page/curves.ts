@@ -6,8 +6,8 @@ import { type Derived, nobodyAsks } from "../measure/derived";
 import type { Model } from "../measure/model";
 import { highest, positionScores } from "../measure/profile";
 import { QUANTITY_LABELS, type Quantity, quantityCurve } from "../measure/quantities";
-import { NOBODY } from "./details";
-import { short } from "./numbers";
+import { NOBODY, scoreName } from "./details";
+import { counted, short } from "./numbers";
 import { trackSummary } from "./summaries";
 
 export interface Curves {
@@ -29,7 +29,11 @@ export function trackCurves(sample: Sample, derived: Derived): Curves {
     const top = derived.top[step];
     if (nobodyAsks(derived, step)) return [`step ${step}`, NOBODY];
     if (top < 0) return [`step ${step}`, derived.overview.mean.done[step] ? "no key" : "reading …"];
-    return [`step ${step}`, `strongest at position ${top}`, `score ${short(derived.scores[step * positions + top])}`];
+    return [
+      `step ${step}`,
+      `strongest at position ${top}`,
+      `${scoreName(derived)} ${short(derived.scores[step * positions + top])}`,
+    ];
   };
   const series = [{ values, style: "line-0", dots: true }];
   return {
@@ -56,7 +60,7 @@ export function countCurves(sample: Sample, derived: Derived): Curves {
   const lines = (step: number): string[] => {
     if (nobodyAsks(derived, step)) return [`step ${step}`, NOBODY];
     return counts
-      ? [`step ${step}`, `${short(counts.sinks[step])} sinks in ${mapCount(derived.rows)}`]
+      ? [`step ${step}`, `${counted(counts.sinks[step], "sink")} in ${mapCount(derived.rows)}`]
       : [`step ${step}`];
   };
   return {
@@ -84,7 +88,9 @@ export function pinnedCurves(sample: Sample, derived: Derived, pins: readonly nu
     data: { steps, series: [...cut, ...series], yLabel: "score" },
     top: Math.max(0, ...[...cut, ...series].map((one) => highest(one.values, 0))),
     label: some ? `Scores by step of ${told}.` : "Scores of pinned tokens by step: none is pinned.",
-    note: some ? `Score by step.${above}` : "Click a token, or press Enter on it, to plot its score.",
+    note: some
+      ? `${derived.rows === 1 ? "Score" : `Mean score of ${derived.rows} maps`} by step.${above}`
+      : "Click a token, or press Enter on it, to plot its score.",
     lines: (step) => [`step ${step}`, ...pins.map((pin) => `${pin}: ${short(derived.scores[step * positions + pin])}`)],
   };
 }

@@ -20,6 +20,11 @@ export function tokenAt(sample: Sample, step: number, position: number): number 
   return sample.canvas?.[step * sample.spec.positions + position] ?? sample.spec.final_sequence[position] ?? -1;
 }
 
+/** Of several maps, what is shown is their mean. */
+export function scoreName({ rows }: Pick<Derived, "rows">): string {
+  return rows === 1 ? "score" : "mean score";
+}
+
 export const NOBODY = "no query of this group at this step";
 
 /** Lines for the tip; joined they make a sentence for the live line. */
@@ -38,7 +43,7 @@ export function details(
   if (Number.isNaN(score))
     return [...lines, derived.overview.mean.done[step] ? "no such key at this step" : "reading …"];
   const share = score / fullScore(derived.scale, derived.keys[step]);
-  lines.push(`score ${short(score)} (${percent(share)} of attention)`);
+  lines.push(`${scoreName(derived)} ${short(score)} (${percent(share)} of attention)`);
   if (derived.overview.counts) lines.push(held(derived, at));
   lines.push(...commitLines(sample, step, position, at));
   const rows = chosenRows(sample, { ...derived.selection, group: ALL });

@@ -57,7 +57,7 @@ export class Difference {
       else tip.hide();
     };
     const pick = (step: number): void => store.update({ step });
-    this.maps = card("Second less first: received attention", "difference", (format) => {
+    this.maps = card("Difference in received attention", "difference", (format) => {
       this.save("difference", this.map.drawing(), this.bar.copy(), format);
     });
     this.map = new StepMap(this.maps.plot, "", {
@@ -65,7 +65,7 @@ export class Difference {
       hover: (step, y, event) => hover(step === null ? null : this.told(step, this.map.positionAt(y)), event),
     });
     this.maps.foot.append(this.bar.root);
-    this.lines = card("Second less first: sinks in a map", "difference-counts", (format) => {
+    this.lines = card("Difference in sinks in a map", "difference-counts", (format) => {
       this.save("difference-counts", standalone(this.chart.frame.root, this.colours!.paper), null, format);
     });
     this.chart = new StepChart(this.lines.plot, "", 150, {
@@ -81,8 +81,9 @@ export class Difference {
     this.root = el("section", { class: "differences", "aria-label": "Differences" }, this.maps.root, this.lines.root);
   }
 
+  /** `names`: of the two samples, the first one first. */
   show(first: Subject, second: Subject, names: readonly string[], step: number, colours: ThemeColours): void {
-    const key = [first.derived, second.derived, colours];
+    const key = [first.derived, second.derived, colours, ...names];
     this.step = step;
     if (key.some((part, index) => part !== this.drawn[index])) {
       this.drawn = key;
@@ -102,16 +103,18 @@ export class Difference {
     const none = new Uint8Array(scores.length);
     const frame = { steps, positions };
     this.map.show({ ...frame, frame, sample: null, scores, sinks: none, pins: [], shades, palette, colours });
-    this.bar.show(shades, palette, `second less first, ${SCALE_LABELS[first.derived.scale]}`, colours);
+    this.bar.show(shades, palette, `difference, ${SCALE_LABELS[first.derived.scale]}`, colours);
     this.chart.show({ steps, series: [{ values: found.sinks, style: "line-0" }], yLabel: "sinks", signed: true });
     const place = [first, second].map(placeName);
     const where = place[0] === place[1] ? `Both in ${place[0]}.` : `First in ${place[0]}; second in ${place[1]}.`;
-    setText(this.maps.note, `${where} At the same step and position; hatched where only one has a key.`);
+    const less = `${names[1]} less ${names[0]}.`;
+    setText(this.lines.note, less);
+    setText(this.maps.note, `${less} ${where} At the same step and position; hatched where only one has a key.`);
     const told = `largest ${short(most)}`;
     this.map.frame.root.setAttribute("aria-label", `Difference of received attention by step and position, ${told}.`);
     this.chart.frame.root.setAttribute("aria-label", "Difference of sinks in a map by step.");
     this.caption = [
-      `${names[1]} less ${names[0]}. ${where}`,
+      `${less} ${where}`,
       `${first.derived.rule?.describe() ?? "no rule"}; ${SCALE_LABELS[first.derived.scale]}`,
     ];
   }
@@ -124,7 +127,7 @@ export class Difference {
   }
 
   private save(name: string, drawing: SVGSVGElement, bar: SVGSVGElement | null, format: "png" | "svg"): void {
-    const lines = ["Second sample less the first", ...this.caption];
+    const lines = ["Difference of two samples", ...this.caption];
     void save(captioned(drawing, { lines, bar, colours: this.colours! }), fileName("sinkscope", name), format);
   }
 }

@@ -1,6 +1,7 @@
-// The drawers: settings and provenance of what is shown, and the keys.
+// The drawers: what a sink is, where what is shown comes from, and the keys.
 
 import type { LogEncoding, SampleSpec, TraceSpec } from "../document/types";
+import type { SinkRule } from "../sinks/rule";
 import { el, find } from "./element";
 import { KEYS } from "./keys";
 import { smallPercent } from "./numbers";
@@ -71,7 +72,7 @@ export function openProvenance(shown: readonly { trace: TraceSpec; sample: Sampl
     ...(sample.intervention === null ? [] : [list("intervention", entries(sample.intervention))]),
     ...provenance(trace),
   ]);
-  open(find<HTMLDialogElement>("#drawer"), "Settings and provenance", "drawer-title", ...content);
+  open(find<HTMLDialogElement>("#drawer"), "About these traces", "drawer-title", ...content);
 }
 
 export function openKeys(): void {
@@ -79,7 +80,15 @@ export function openKeys(): void {
     const caps = keys.split(" ").flatMap((key) => [el("kbd", {}, key), " "]);
     return el("div", {}, el("dt", {}, ...caps), el("dd", {}, does));
   });
-  open(find<HTMLDialogElement>("#keys"), "Keys", "keys-title", el("dl", { class: "key-list" }, ...rows));
+  open(find<HTMLDialogElement>("#keys"), "Keyboard", "keys-title", el("dl", { class: "key-list" }, ...rows));
+}
+
+export function openSinks(rule: SinkRule): void {
+  const text =
+    "An attention sink is a key (the token at one position) that receives far more attention than its fair share, " +
+    "which is what it would get if each query spread its attention evenly. Which keys count as sinks in a map " +
+    `(one layer and head at one step) is decided by the rule above the charts: ${rule.describe()}.`;
+  open(find<HTMLDialogElement>("#drawer"), "What is a sink?", "drawer-title", el("p", {}, text));
 }
 
 /** A click beside a dialog closes it. */

@@ -44,21 +44,21 @@ export function metricValues(metric: Metric, view: LayerView, rows: StepRows): F
   return model.measures.byRow(metric, step);
 }
 
-/** The highest value seen so far, by what is shown: the shades do not change with every step, and leave nothing out. */
-const seen = new WeakMap<Model, Map<string, number>>();
+/** The highest value in this map, at any step once all are known: the shades do not change from step to step. */
+export function peakOf(metric: Metric, view: LayerView, values: Float64Array): number {
+  const { model, derived, pin } = view;
+  const { selection, scale, rule, complete } = derived;
+  const group = selectionKey({ ...selection, layer: null, head: null });
+  const key = [metric, group, scale, rule?.describe(), metric === "pinned" ? pin : null].join();
+  return model.peak(key, highest(values, 0), complete, selection.group, (step, rows) =>
+    isAtHand(metric, model, step) ? highest(metricValues(metric, { ...view, step }, rows), 0) : 0,
+  );
+}
 
-export function peakOf(metric: Metric, { model, derived }: LayerView, values: Float64Array): number {
-  const known = seen.get(model) ?? new Map<string, number>();
-  seen.set(model, known);
-  const key = [
-    metric,
-    selectionKey({ ...derived.selection, layer: null, head: null }),
-    derived.scale,
-    derived.rule?.describe(),
-  ].join();
-  const peak = Math.max(known.get(key) ?? 0, highest(values, 0));
-  known.set(key, peak);
-  return peak;
+/** Norms and entropy of a served trace are read when a step is looked at, not all of them for the shades. */
+function isAtHand(metric: Metric, { sample }: Model, step: number): boolean {
+  if (metric === "sinks" || metric === "strongest" || metric === "pinned") return true;
+  return sample.measures[metric]?.bytes.peek(step) != null;
 }
 
 export function shadesOf(metric: Metric, { derived, shading }: LayerView, peak: number): Shades {

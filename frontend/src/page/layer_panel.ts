@@ -18,7 +18,7 @@ export interface LayerEvents {
   metric(metric: Metric): void;
 }
 
-const KIND = { rows: "layer", columns: "head", upward: true, largestCell: 48 };
+const KIND = { rows: "layer", columns: "head", upward: true, widestCell: 112, tallestCell: 56 };
 
 export class LayerPanel {
   readonly card: Card;

@@ -7,6 +7,7 @@ import type { Derived } from "../measure/derived";
 import { SCALE_LABELS } from "../sinks/scales";
 import type { ChartEvents } from "./chart_events";
 import { BarHost } from "./bar_host";
+import { scoreName } from "./details";
 import { setText } from "./element";
 import { mapMarks, mapSummary } from "./summaries";
 
@@ -41,7 +42,7 @@ export class MapPanel {
     const { positions, sample, shades, palette, colours } = data;
     this.positions = positions;
     this.map.show(data);
-    this.bar.show(shades, palette, `score, ${SCALE_LABELS[derived.scale]}`, colours);
+    this.bar.show(shades, palette, `${scoreName(derived)}, ${SCALE_LABELS[derived.scale]}`, colours);
     this.map.frame.root.setAttribute("aria-label", mapSummary(sample, derived));
     setText(this.card.note, mapMarks(sample, derived));
   }

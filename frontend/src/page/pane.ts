@@ -4,7 +4,7 @@ import { type Card, card } from "../charts/card";
 import { captioned, fileName, save } from "../charts/saving";
 import type { ThemeColours } from "../charts/theme_colours";
 import type { SampleSpec } from "../document/types";
-import type { Derived } from "../measure/derived";
+import { type Derived, leadingKey } from "../measure/derived";
 import type { SinkRule } from "../sinks/rule";
 import type { State } from "../state/state";
 import { AttentionPanel } from "./attention_panel";
@@ -103,6 +103,7 @@ export class Pane {
     const selection = pickedSelection(pane, spec);
     this.refusal = this.opened.model.refusal(rule, selection.group);
     this.derived = this.opened.deriver.derive(selection, this.refusal ? null : rule, state.scale, this.step);
+    if (pane.pinning && this.derived.complete) this.choosing.pinFirst(leadingKey(this.derived));
   }
 
   /** Second part: how high its charts go, so that all panes can have the same axes and colours. */

@@ -54,7 +54,7 @@ export class Pickers {
   private listen(): void {
     this.sample.addEventListener("change", () => {
       const [trace, sample] = this.sample.value.split("/").map(Number);
-      this.changed({ trace, sample, layer: null, head: null, queries: ALL, settled: false, pins: [] });
+      this.changed({ trace, sample, layer: null, head: null, queries: ALL, settled: false, pins: [], pinning: false });
     });
     this.layer.addEventListener("change", () => this.changed({ layer: labelled(this.layer.value) }));
     this.head.addEventListener("change", () => this.changed({ head: labelled(this.head.value) }));

@@ -45,7 +45,7 @@ function numbers({ overview, rows, keys }: Derived, step: number): [string, stri
     rows === 1
       ? [percent(some / steps), "of its steps have one"]
       : [here ? percent(counts.some[step] / rows) : "–", "of these maps hold one"],
-    [short(sinks / (steps * rows)), "sinks in a map, all steps"],
+    [short(sinks / (steps * rows)), "sinks in a map, mean over all steps"],
     [percent(sinks / cells), "of all keys are sinks"],
   ];
 }

@@ -4,7 +4,7 @@ import type { Sample } from "../document/sample";
 import type { Derived } from "../measure/derived";
 import { type PositionRow, positionTable, tokenTable } from "../measure/tables";
 import { tokenName } from "./details";
-import { el } from "./element";
+import { el, setText } from "./element";
 import type { Lexicon } from "./lexicon";
 import { percent, short } from "./numbers";
 
@@ -17,6 +17,7 @@ interface Column {
 
 class Table {
   readonly root: HTMLElement;
+  private readonly note = el("p", { class: "note" });
   private readonly body = el("tbody");
   private readonly more = el("button", { type: "button", class: "quiet" });
   private rows: HTMLElement[] = [];
@@ -29,14 +30,16 @@ class Table {
   ) {
     const heads = columns.map(({ name, about }) => el("th", { scope: "col", title: about }, name));
     const table = el("table", {}, el("caption", {}, caption), el("thead", {}, el("tr", {}, ...heads)), this.body);
-    this.root = el("div", { class: "table" }, table, this.more);
+    this.root = el("div", { class: "table" }, table, this.note, this.more);
     this.more.addEventListener("click", () => {
       this.long = !this.long;
       this.draw();
     });
   }
 
-  show(rows: HTMLElement[]): void {
+  /** `note`: what its numbers are of, in small print. */
+  show(rows: HTMLElement[], note: string): void {
+    setText(this.note, rows.length > 0 ? note : "");
     this.rows = rows;
     this.draw();
   }
@@ -64,16 +67,20 @@ export class Tables {
   show(sample: Sample, lexicon: Lexicon, derived: Derived): void {
     const { counts, mean } = derived.overview;
     if (!counts) {
-      this.positions.show([]);
-      this.tokens.show([]);
+      this.positions.show([], "");
+      this.tokens.show([], "");
       return;
     }
     const { rows, keys, scale } = derived;
     const positions = positionTable(sample, mean, counts, rows, keys, scale);
-    this.positions.show(positions.map((row) => this.positionRow(row, lexicon)));
+    this.positions.show(
+      positions.map((row) => this.positionRow(row, lexicon)),
+      `Tokens are those of the finished sequence. ${rows === 1 ? SCORE : `${SCORE} It is the mean of all ${rows} maps, so it can lie below what one map has to pass.`}`,
+    );
     const tokens = tokenTable(sample, mean, counts);
     this.tokens.show(
       tokens.map((row) => tr(named(lexicon, row.token), percent(row.sinks), percent(row.base), `${short(row.lift)}×`)),
+      "Tokens are those that stood there at the step: what was written later is still a blank here.",
     );
   }
 
@@ -88,12 +95,14 @@ export class Tables {
   }
 }
 
+const SCORE = "The score is the mean over the steps at which the key was a sink.";
+
 const POSITION_COLUMNS: Column[] = [
   { name: "position", about: "Counted from 0, the first token of the prompt" },
   { name: "token", about: "The token in the finished sequence" },
   { name: "steps", about: "Steps at which a map in view holds it as a sink, of those at which it exists" },
   { name: "maps", about: "Share of the layers, heads and steps in view in which it is a sink" },
-  { name: "mean score", about: "On the chosen scale, over the steps at which it exists" },
+  { name: "mean score", about: "On the chosen scale, over the steps at which a map in view holds it as a sink" },
 ];
 
 const TOKEN_COLUMNS: Column[] = [

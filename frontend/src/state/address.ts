@@ -79,6 +79,7 @@ function readPane(words: URLSearchParams, suffix: string, document: PageDocument
     settled: layer !== null || head !== null || words.get(`layer${suffix}`) === MEAN,
     queries: oneOf(words.get(`queries${suffix}`), offeredIn(spec), ALL),
     pins: [...new Set(pins)].filter((pin): pin is number => pin !== null && pin < spec.positions).slice(-MOST_PINS),
+    pinning: false,
   };
 }
 

@@ -17,6 +17,8 @@ export interface PaneState {
   settled: boolean;
   /** Pinned positions, in the order they were pinned. */
   pins: number[];
+  /** True until its strongest sink has been pinned: it is known once all steps are. */
+  pinning: boolean;
 }
 
 export type Theme = "auto" | "light" | "dark";
@@ -39,7 +41,7 @@ export interface State {
 export const MOST_PINS = 5;
 
 export function freshPane(trace = 0, sample = 0): PaneState {
-  return { trace, sample, layer: null, head: null, queries: ALL, settled: false, pins: [] };
+  return { trace, sample, layer: null, head: null, queries: ALL, settled: false, pins: [], pinning: false };
 }
 
 export function freshState(): State {
