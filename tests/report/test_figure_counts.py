@@ -97,6 +97,37 @@ def test_histograms_stand_side_by_side() -> None:
     assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim()
 
 
+def test_no_bar_lies_below_the_axis_that_panels_share() -> None:
+    many = [made(seed) for seed in range(1, 6)]
+    pairs = {"few": [causal()], "many": many, "few too": [causal(2)]}
+    subjects = tuple(figures.Subject(label, some, some[0]) for label, some in pairs.items())
+    figure = figures.FIGURES["scores"].draw(figures.Inputs(subjects=subjects, rule=Excess(2.0)))
+    lows = []
+    for ax in figure.axes:
+        heights = np.concatenate([patch.get_data().values for patch in ax.patches if isinstance(patch, StepPatch)])
+        lows.append(heights[heights > 0].min())
+    assert len(lows) == 3 and lows[1] < min(lows[0], lows[2])
+    for ax in figure.axes:
+        assert ax.get_ylim()[0] < min(lows)
+
+
+def test_a_figure_warns_where_steps_of_both_kinds_of_models_share_axes() -> None:
+    both = {"a": [made(2)], "b": [causal(3)]}
+    alike = {"a": [made(2)], "b": [made(3)]}
+    warning = "a step of an autoregressive model is one query's attention"
+    for samples, warned in ((both, True), (alike, False)):
+        axes = [
+            figures.top_positions({label: one for label, [one] in samples.items()}),
+            figures.epsilon_curves(samples),
+            figures.lifetime_curves(samples, Excess(2.0)),
+            figures.displacement_shares(samples),
+        ]
+        assert [warning in settings_of(ax).replace("\n", " ") for ax in axes] == 4 * [warned]
+        subjects = tuple(figures.Subject(label, some, some[0]) for label, some in samples.items())
+        drawn = figures.FIGURES["lifetimes"].draw(figures.Inputs(subjects=subjects, rule=Excess(2.0)))
+        assert (warning in caption_of(drawn)) == warned
+
+
 @pytest.mark.parametrize("sample", [made(4), causal(4)], ids=["dlm", "arm"])
 def test_epsilon_curves_count_what_is_no_sink(sample: xr.Dataset) -> None:
     ax = figures.epsilon_curves({"one": [sample]})

@@ -21,7 +21,7 @@ from sinkscope.report.figures import style
 from sinkscope.report.figures.style import CHARACTER_WIDTH, FONT, POINTS, SOFT
 from sinkscope.report.traces import masking_of, model_name, token_text
 from sinkscope.sinks import SinkRule
-from sinkscope.sinks.lexicon import Lexicon
+from sinkscope.sinks.lexicon import Lexicon, model_attributes
 
 T = TypeVar("T")
 LONGEST_TOKEN = 16
@@ -106,6 +106,18 @@ def made_by(rule: SinkRule | str, scale: str | None, group: str, *more: str) -> 
     which = rule if isinstance(rule, str) else rule_line(rule)
     named = "" if scale is None or f"scale {scale}" in which else f"; scale {scale}"
     return "; ".join([f"rule: {which}{named}", f"queries: {group}", *more])
+
+
+UNLIKE = (
+    "a step of an autoregressive model is one query's attention, of a diffusion model a mean over many: don't compare "
+    "the two"
+)
+
+
+def unlike_steps(samples: Iterable[xr.Dataset]) -> tuple[str, ...]:
+    """A warning for samples that are drawn on the same axes, where models of both kinds are among them."""
+    kinds = {model_attributes(sample).get("bidirectional") for sample in samples}
+    return (UNLIKE,) if {True, False} <= kinds else ()
 
 
 def entitle(ax: Axes, title: str, settings: str = "", *, lift: float = 0.0) -> None:

@@ -29,7 +29,7 @@ from matplotlib.axis import Axis
 from matplotlib.cm import ScalarMappable
 from matplotlib.colorbar import Colorbar
 from matplotlib.colors import Colormap, ListedColormap, LogNorm
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -297,16 +297,16 @@ def only_outer_labels(axes: Sequence[Axes]) -> None:
 
 
 def legend_above(
-    figure: Figure, entries: Iterable[Artist] = (), *, of: Iterable[Axes] = (), handle: float = 2.0
+    figure: Figure | SubFigure, entries: Iterable[Artist] = (), *, of: Iterable[Axes] = (), handle: float = 2.0
 ) -> None:
-    """One legend for all panels, in lines above them: of these entries, or of all that these axes name.
+    """One legend for all panels of a figure or a part, in lines above: of these entries, or of all that the axes name.
 
     handle: room for a line or marker, in letters.
     """
     named = {str(entry.get_label()): entry for entry in entries}
     for ax in of:
         named |= {str(name): entry for entry, name in zip(*ax.get_legend_handles_labels(), strict=True)}
-    _legend(figure, named, figure.get_figwidth(), handle=handle, loc="outside upper left")
+    _legend(figure, named, figure.bbox.width / figure.dpi, handle=handle, loc="outside upper left")
 
 
 def own_legend(ax: Axes, entries: Iterable[Artist] = (), *, handle: float = 2.0) -> float:
@@ -324,7 +324,9 @@ def own_legend(ax: Axes, entries: Iterable[Artist] = (), *, handle: float = 2.0)
     return _LEGEND * (ceil(len(named) / columns) * _LEGEND_LINE + 2 * _ABOVE)
 
 
-def _legend(where: Figure | Axes, named: Mapping[str, Artist], width: float, *, handle: float, **place: Any) -> int:
+def _legend(
+    where: Figure | SubFigure | Axes, named: Mapping[str, Artist], width: float, *, handle: float, **place: Any
+) -> int:
     """A legend in as many columns as there is room for, which are returned."""
     apart = 0.8 * handle
     letters = width * POINTS / _LEGEND
