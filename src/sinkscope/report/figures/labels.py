@@ -153,14 +153,22 @@ def wrapped(text: str, inches: float, size: float, least: int = 20) -> list[str]
 
 
 def image_panels(
-    found: Sequence[T], titles: Iterable[str], paint: Callable[[Axes, T], AxesImage], *, height: float, bar: str, y: str
+    found: Sequence[T],
+    titles: Iterable[str],
+    paint: Callable[[Axes, T], AxesImage],
+    *,
+    height: float,
+    bar: str,
+    y: str,
+    apart: float = 0.015,
 ) -> tuple[Figure, list[Axes]]:
-    """Images side by side with their titles; bar: name of their scale of colours, y: of the vertical axis."""
+    """Images side by side with their titles; bar: name of their scale of colours, y: of the vertical axis; apart: room
+    before the bar, in widths of the panels."""
     drawn, axes = style.panels(len(found), height=height, share=False)
     images = [paint(ax, one) for ax, one in zip(axes, found, strict=True)]
     for ax, title in zip(axes, titles, strict=True):
         entitle(ax, title)
         ax.set_ylabel(y)
     style.only_outer_labels(axes)
-    style.color_bar(axes, images[-1], bar)
+    style.color_bar(axes, images[-1], bar, apart=apart)
     return drawn, axes

@@ -249,10 +249,10 @@ def hatched(ax: Axes) -> Rectangle:
     return patch
 
 
-def color_bar(axes: Sequence[Axes], image: ScalarMappable, label: str) -> Colorbar:
-    """A bar at the right of these panels, with plain numbers."""
+def color_bar(axes: Sequence[Axes], image: ScalarMappable, label: str, *, apart: float = 0.015) -> Colorbar:
+    """A bar at the right of these panels, with plain numbers; apart: between both, in widths of the panels."""
     figure = owner(axes[0])
-    bar = figure.colorbar(image, ax=list(axes), pad=0.015, fraction=0.04, aspect=24)
+    bar = figure.colorbar(image, ax=list(axes), pad=apart, fraction=0.04, aspect=24)
     bar.set_label(label, parse_math=False)
     bar.outline.set_linewidth(0.4)
     if isinstance(image.norm, LogNorm):
