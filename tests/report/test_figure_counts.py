@@ -1,6 +1,7 @@
 """Figures that count: scores, epsilon, tokens, lifetimes, moves and the track of the strongest key."""
 
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -334,6 +335,15 @@ def test_the_track_of_the_strongest_key() -> None:
     alone = figures.top_positions({"one": pick(made(8), steps=[4])})
     assert alone.get_title("left") == "model-a: made"
     figure_of(alone).draw_without_rendering()
+
+
+def test_lines_at_the_same_place_are_all_seen() -> None:
+    ax = figures.top_positions({name: made(8) for name in "abcd"})
+    tracks = [line for line in ax.lines if line.get_gid() != "prompt"]
+    assert len(tracks) == 4
+    for lower, upper in pairwise(tracks):  # what is drawn later lies on top
+        assert upper.get_linewidth() <= 0.7 * lower.get_linewidth()
+        assert upper.get_markersize() <= 0.7 * lower.get_markersize()
 
 
 def test_steps_without_queries_leave_a_gap() -> None:

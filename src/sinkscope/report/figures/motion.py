@@ -36,8 +36,9 @@ from sinkscope.sinks.tables.base import add_sums
 STRONGEST = "the strongest key"
 _MARKERS = 16
 """On a line, about."""
-_WIDEST = 1.8
-"""Points; each further line is narrower, so that lines at the same place are all seen."""
+_NESTED, _MOST_NESTED = 1.6, 2
+"""A line and its markers are by so much larger than those of the next, which lies on top of it, so that lines at one
+place are all seen; so often from the usual size on, then smaller than it."""
 
 
 @style.house_style
@@ -50,9 +51,10 @@ def top_positions(samples: Mapping[str, xr.Dataset], *, group: str = "all", ax: 
         where = sink_positions(sample, received=received_from(sample, group))["overall"]
         known = where.where(where != NOWHERE)
         every = max(1, known.sizes["step"] // _MARKERS)
+        larger = _NESTED ** (min(len(samples) - 1, _MOST_NESTED) - number)
         ax.plot(
             known["step"], known, color=color, linestyle=dash, marker=marker, label=label, clip_on=False,
-            in_layout=False, linewidth=max(0.8, _WIDEST - 0.5 * number), markevery=(number % every, every),
+            in_layout=False, linewidth=1.1 * larger, markersize=3.0 * larger, markevery=(number % every, every),
         )  # fmt: skip
         last = max(last, int(sample["position"].max()))
     for length in sorted({int(sample.attrs.get("prompt_length", 0)) for sample in samples.values()} - {0}):

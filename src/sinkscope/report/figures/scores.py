@@ -140,7 +140,7 @@ def epsilon_curves(
     samples: Mapping[str, Iterable[xr.Dataset]], *, group: str = "all", scale: str = "sum", ax: Axes | None = None
 ) -> Axes:
     """Draw one line for the samples under each label. Returns the axes, `ax` or new ones."""
-    ax = style.fresh_axes(4.2, 2.6) if ax is None else ax
+    ax = style.fresh_axes(height=2.6) if ax is None else ax
     rule = Excess(ANY_EPSILON, scale)
     firsts, found = firsts_of(samples)
     for number, (label, some) in enumerate(found.items()):
