@@ -105,7 +105,7 @@ def test_no_bar_lies_below_the_axis_that_panels_share() -> None:
     figure = figures.FIGURES["scores"].draw(figures.Inputs(subjects=subjects, rule=Excess(2.0)))
     lows = []
     for ax in figure.axes:
-        heights = np.concatenate([patch.get_data().values for patch in ax.patches if isinstance(patch, StepPatch)])
+        heights = np.concatenate([patch.get_data()[0] for patch in ax.patches if isinstance(patch, StepPatch)])
         lows.append(heights[heights > 0].min())
     assert len(lows) == 3 and lows[1] < min(lows[0], lows[2])
     for ax in figure.axes:

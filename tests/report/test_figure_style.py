@@ -70,6 +70,7 @@ def inputs() -> figures.Inputs:
     ["attention-maps", "decoding", "epsilon", "groups", "heat-map", "layer-heads", "lifetimes", "scores", "tokens",
      "top-position", "training"],
 )  # fmt: skip
+@figures.house_style
 def test_nothing_is_clipped_and_no_legend_lies_on_a_panel(name: str, centimetres: float) -> None:
     with figures.page_width(centimetres):
         figure = figures.FIGURES[name].draw(inputs())

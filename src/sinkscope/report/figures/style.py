@@ -1,7 +1,7 @@
 """The house style of all figures, and how they are written: the same inputs give the same bytes.
 
-    with house_style:
-        axes.plot(...)
+    @house_style
+    def draw(axes): ...
     write_figure(figure, Path("a.svg"))
 
 The style begins from matplotlib's own defaults, so that a user's settings do not shine through, and is taken back
@@ -91,6 +91,8 @@ _SETTINGS: dict[str, Any] = {
     "hatch.linewidth": 0.4,
     # A token or a prompt's id may hold dollar signs.
     "text.parse_math": False,
+    # Letters as wide as they are laid out for at any resolution: rounded to pixels, lines run off the page at 100 dpi.
+    "text.hinting": "no_hinting",
     "axes.formatter.use_mathtext": False,
     "svg.fonttype": "none",
     "svg.hashsalt": "sinkscope",
@@ -161,6 +163,7 @@ _NARROW_RANGE = 200.0
 class ShownFigure(Figure):
     """A figure that a notebook shows as the last line of a cell, without pyplot, which would keep it for ever."""
 
+    @house_style
     def _repr_png_(self) -> bytes:
         written = io.BytesIO()
         self.savefig(written, format="png", dpi=120, metadata=_METADATA["png"])
