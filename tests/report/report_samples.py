@@ -165,8 +165,8 @@ def cell(
     return json.dumps({"settings": settings, "measured": measured}) + "\n"
 
 
-def log_row(point: int, *, layers: int = 3) -> dict[str, Any]:
-    """A point of a training log."""
+def log_row(point: int, *, layers: int = 3, tasks: int = 2) -> dict[str, Any]:
+    """A point of a training log; tasks besides two have names of their own."""
     measured = {
         "sink_first": [0.1 * point + layer / 100 for layer in range(layers)],
         "top_received": [0.2 + layer / 10 + point / 1000 for layer in range(layers)],
@@ -174,7 +174,7 @@ def log_row(point: int, *, layers: int = 3) -> dict[str, Any]:
     return {
         "point": point,
         "step": 100 * point,
-        "accuracy": {"copy": point / 10, "sort": point / 20},
+        "accuracy": {"copy": point / 10, "sort": point / 20} | {f"arithmetic-{n}": 0.5 for n in range(tasks - 2)},
         "sinks": {"finished": measured},
     }
 

@@ -1,6 +1,7 @@
 """Figures that count: scores, epsilon, tokens, lifetimes, moves and the track of the strongest key."""
 
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -95,6 +96,37 @@ def test_histograms_stand_side_by_side() -> None:
     assert [ax.get_title("left") for ax in figure.axes] == ["a", "b"]
     assert "every step, layer, head and key" in caption_of(figure)
     assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim()
+
+
+def test_no_bar_lies_below_the_axis_that_panels_share() -> None:
+    many = [made(seed) for seed in range(1, 6)]
+    pairs = {"few": [causal()], "many": many, "few too": [causal(2)]}
+    subjects = tuple(figures.Subject(label, some, some[0]) for label, some in pairs.items())
+    figure = figures.FIGURES["scores"].draw(figures.Inputs(subjects=subjects, rule=Excess(2.0)))
+    lows = []
+    for ax in figure.axes:
+        heights = np.concatenate([patch.get_data()[0] for patch in ax.patches if isinstance(patch, StepPatch)])
+        lows.append(heights[heights > 0].min())
+    assert len(lows) == 3 and lows[1] < min(lows[0], lows[2])
+    for ax in figure.axes:
+        assert ax.get_ylim()[0] < min(lows)
+
+
+def test_a_figure_warns_where_steps_of_both_kinds_of_models_share_axes() -> None:
+    both = {"a": [made(2)], "b": [causal(3)]}
+    alike = {"a": [made(2)], "b": [made(3)]}
+    warning = "a step of an autoregressive model is one query's attention"
+    for samples, warned in ((both, True), (alike, False)):
+        axes = [
+            figures.top_positions({label: one for label, [one] in samples.items()}),
+            figures.epsilon_curves(samples),
+            figures.lifetime_curves(samples, Excess(2.0)),
+            figures.displacement_shares(samples),
+        ]
+        assert [warning in settings_of(ax).replace("\n", " ") for ax in axes] == 4 * [warned]
+        subjects = tuple(figures.Subject(label, some, some[0]) for label, some in samples.items())
+        drawn = figures.FIGURES["lifetimes"].draw(figures.Inputs(subjects=subjects, rule=Excess(2.0)))
+        assert (warning in caption_of(drawn)) == warned
 
 
 @pytest.mark.parametrize("sample", [made(4), causal(4)], ids=["dlm", "arm"])
@@ -303,6 +335,15 @@ def test_the_track_of_the_strongest_key() -> None:
     alone = figures.top_positions({"one": pick(made(8), steps=[4])})
     assert alone.get_title("left") == "model-a: made"
     figure_of(alone).draw_without_rendering()
+
+
+def test_lines_at_the_same_place_are_all_seen() -> None:
+    ax = figures.top_positions({name: made(8) for name in "abcd"})
+    tracks = [line for line in ax.lines if line.get_gid() != "prompt"]
+    assert len(tracks) == 4
+    for lower, upper in pairwise(tracks):  # what is drawn later lies on top
+        assert upper.get_linewidth() <= 0.7 * lower.get_linewidth()
+        assert upper.get_markersize() <= 0.7 * lower.get_markersize()
 
 
 def test_steps_without_queries_leave_a_gap() -> None:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import xarray as xr
+from matplotlib.collections import LineCollection
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from report_samples import (
@@ -84,8 +85,12 @@ def test_a_sink_of_one_head_that_the_mean_hides_is_ringed() -> None:
 def test_blocks_and_commits_are_drawn_where_they_were() -> None:
     sample = made()
     ax = figures.heat_map(sample)
-    [commits] = lines(ax, "commits")
-    assert places(commits) == {(0, 5), (1, 4), (2, 7), (3, 6), (4, 9), (5, 10), (6, 8)}
+    commits = [one for one in ax.collections if one.get_gid() == "commits" and isinstance(one, LineCollection)]
+    assert len(commits) == 2  # one in white around the other
+    ends = {(0, 5), (1, 4), (2, 7), (3, 6), (4, 9), (5, 10), (6, 8)}
+    for drawn in commits:
+        segments = [tuple(map(tuple, segment.tolist())) for segment in drawn.get_segments()]
+        assert set(segments) == {((step + 0.5, place - 0.5), (step + 0.5, place + 0.5)) for step, place in ends}
     [start], [stop] = lines(ax, "block_start"), lines(ax, "block_stop")
     assert start.get_drawstyle() == "steps-post"
     np.testing.assert_array_equal(xs(start), np.arange(STEPS + 1) - 0.5)
@@ -155,9 +160,51 @@ def test_tokens_stand_beside_the_rings_and_do_not_overlap() -> None:
     crowded["received"] = crowded["received"] / 9
     named = tokens_at_right(figures.heat_map(crowded, TopK(90)))
     gaps = np.diff(sorted(named))
-    height = 0.77 * 3.2  # inches, of which a label takes 0.1
-    assert (gaps >= 0.1 * 99 / height - 1).all()
+    height = 0.77 * 3.2  # inches, of which a label takes 0.13
+    assert (gaps >= 0.13 * 99 / height - 1).all()
     assert 10 < len(named) < 40
+
+
+def test_labels_that_have_no_room_are_told_of_and_none_collide() -> None:
+    rows = np.eye(120)[np.arange(40) * 2][:, None, None]
+    sample = xr.Dataset(
+        {"received": (("step", "layer", "head", "position"), rows), "sequence": ("position", np.arange(120))},
+        coords={"step": np.arange(40), "layer": [0], "head": [0], "position": np.arange(120)},
+    )
+    subject = figures.Subject("a", [sample], sample)
+    figure = figures.FIGURES["heat-map"].draw(figures.Inputs(subjects=(subject,), rule=TopK(1)))
+    assert "left out for lack of room" in caption_of(figure)
+    figure.draw_without_rendering()
+    labels = [text.get_window_extent() for text in figure.axes[0].texts]
+    assert 5 < len(labels) < 40
+    bar = figure.axes[1].get_window_extent()
+    for number, one in enumerate(labels):
+        assert not any(one.overlaps(other) for other in labels[:number])
+        assert not one.overlaps(bar)
+    assert "left out" not in settings_of(figures.heat_map(pick(made(), steps=[2]), TopK(1)))
+
+
+def test_hundreds_of_rings_of_few_heads_are_not_drawn_and_the_legend_says_so() -> None:
+    rows = np.full((40, 1, 32, 64), 1 / 64)
+    generator = np.random.default_rng(2)
+    lone = [
+        tuple(one) for one in generator.permutation([(step, place) for step in range(40) for place in range(8, 64)])
+    ]
+    for number, (step, place) in enumerate(lone[:180]):
+        rows[step, 0, number % 32] = np.eye(64)[place]
+    rows[7, 0, :4] = np.eye(64)[3]
+    sample = xr.Dataset(
+        {"received": (("step", "layer", "head", "position"), rows)},
+        coords={"step": np.arange(40), "layer": [0], "head": np.arange(32), "position": np.arange(64)},
+    )
+    ax = figures.heat_map(sample)
+    assert [places(line) for line in lines(ax, "sinks")] == [{(7, 3)}] * 2
+    assert "sink in 10 to 50 % of heads, fewer are not drawn" in legend_labels(ax)
+    assert "rings: sinks of at least 10% of the heads" in settings_of(ax)
+    few = sample.isel(step=slice(0, 20))
+    ax = figures.heat_map(few)
+    assert len(set().union(*map(places, lines(ax, "sinks")))) > 60
+    assert "sink in under 10 % of heads" in legend_labels(ax)
 
 
 def test_of_close_rings_the_most_ringed_position_is_named() -> None:
@@ -253,6 +300,7 @@ def test_groups_are_left_out_where_they_say_nothing_more() -> None:
     divided = figures.Subject("a", [made()], made())
     figure = figures.FIGURES["groups"].draw(figures.Inputs(subjects=(undivided, divided)))
     assert len(figure.axes) == 7
+    assert "b left out: received attention was not recorded by group" in caption_of(figure)
 
 
 def test_a_group_that_was_not_recorded_and_a_rule_that_never_fires_are_refused() -> None:

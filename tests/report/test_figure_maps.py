@@ -70,6 +70,21 @@ def test_two_neighbouring_steps_of_the_strongest_head_are_chosen() -> None:
     assert left.get_title("left") == f"model-a: made\nstep 4, layer {layer}, head 2"
     np.testing.assert_array_equal(shown(right), sample["attention"].values[2, layer, 0])
     assert "rule: excess, epsilon 3, scale sum" in caption_of(figure)
+    assert "two of the recorded steps, neighbours where there are any" in caption_of(figure)
+    assert "b left out: no full maps were recorded" in caption_of(figure)
+
+
+def test_panels_stand_in_the_order_of_the_traces_and_a_pair_in_one_row() -> None:
+    single, _ = fed_by_query((0, 1, 2, 3, 4))
+    pair = with_maps(made())
+    inputs = figures.Inputs(subjects=(figures.Subject("b", [single], single), figures.Subject("a", [pair], pair)))
+    figure = figures.FIGURES["attention-maps"].draw(inputs)
+    *panels, _ = figure.axes
+    assert [ax.get_title("left").split(":")[0] for ax in panels] == ["model-b", "model-a", "model-a"]
+    figure.draw_without_rendering()
+    first, left, right = (ax.get_position() for ax in panels)
+    assert first.y0 > left.y1 and left.y0 == pytest.approx(right.y0) and left.x1 < right.x0
+    assert "of an autoregressive model the rows of all steps" in caption_of(figure)
 
 
 def test_a_causal_map_has_no_masks_to_mark() -> None:

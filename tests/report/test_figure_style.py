@@ -59,7 +59,8 @@ def inputs() -> figures.Inputs:
     """Two models, one of them with maps; two trainings; an ablation with an unequal control."""
     samples = {"model-a": with_maps(made()), "another model with a longer name": causal()}
     subjects = tuple(figures.Subject(label, [one], one) for label, one in samples.items())
-    trainings = tuple(figures.Training(name=name, rows=(log_row(1), log_row(2))) for name in ("one", "other"))
+    rows = tuple(log_row(point, tasks=9) for point in (1, 2))
+    trainings = tuple(figures.Training(name=name, rows=rows) for name in ("one", "other", "third"))
     return figures.Inputs(subjects=subjects, rule=Excess(2.0), trainings=trainings)
 
 
@@ -69,6 +70,7 @@ def inputs() -> figures.Inputs:
     ["attention-maps", "decoding", "epsilon", "groups", "heat-map", "layer-heads", "lifetimes", "scores", "tokens",
      "top-position", "training"],
 )  # fmt: skip
+@figures.house_style
 def test_nothing_is_clipped_and_no_legend_lies_on_a_panel(name: str, centimetres: float) -> None:
     with figures.page_width(centimetres):
         figure = figures.FIGURES[name].draw(inputs())
@@ -77,7 +79,7 @@ def test_nothing_is_clipped_and_no_legend_lies_on_a_panel(name: str, centimetres
     page = figure.bbox.padded(2)
     drawn = figure.get_tightbbox().transformed(figure.dpi_scale_trans)  # all but what takes no part in the layout
     beside = [text.get_window_extent() for ax in figure.axes for text in ax.texts if text.get_visible()]
-    for box in (drawn, *beside):
+    for box in (drawn, *beside, *(legend.get_window_extent() for legend in figure.findobj(Legend))):
         assert page.x0 <= box.x0 and box.x1 <= page.x1 and page.y0 <= box.y0 and box.y1 <= page.y1
     panels = [ax.get_window_extent() for ax in figure.axes]
     for legend in figure.findobj(Legend):

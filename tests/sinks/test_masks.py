@@ -135,6 +135,25 @@ def test_the_command_and_the_figure(traces: list[Path], tmp_path: Path, capsys: 
     found = compare_masks({path.stem: open_trace(path) for path in traces})
     line = drawn.axes[1].get_lines()[0]
     np.testing.assert_allclose(np.asarray(line.get_ydata()), found["received"].mean("layer").values)
+    assert [str(one.get_label()) for one in drawn.axes[0].get_lines()] == ["causal", "blocks of 5", "whole canvas"]
+
+
+def test_several_block_masks_are_one_band_from_the_lowest_to_the_highest(traces: list[Path], tmp_path: Path) -> None:
+    record(joint(3), texts(), READ, out=tmp_path / "3.zarr")
+    paths = [*traces, tmp_path / "3.zarr"]
+    subjects, _ = figures.open_subjects(paths, figures.inputs.RULE, "all")
+    ax = figures.FIGURES["masks"].draw(figures.Inputs(subjects=subjects)).axes[0]
+    assert [str(one.get_label()) for one in ax.get_lines()] == ["causal", "whole canvas"]
+    [band] = ax.collections
+    assert band.get_label() == "blocks of 5, 3"
+    found = compare_masks({path.stem: open_trace(path) for path in paths})
+    profiles = found["profile"].sel(mask=["5", "3"]).values
+    edges = {tuple(one) for one in np.round(np.asarray(band.get_paths()[0].vertices), 9).tolist()}
+    known = np.flatnonzero(np.isfinite(profiles).any(0)).tolist()
+    assert len(known) > SIZE // 2
+    for place in known:
+        for edge in (np.nanmin(profiles[:, place]), np.nanmax(profiles[:, place])):
+            assert (place, round(float(edge), 9)) in edges
 
 
 def other_weights(path: Path) -> Trace:

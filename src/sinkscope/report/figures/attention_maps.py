@@ -42,6 +42,10 @@ _LONGEST_WORD = 9
 _TRIANGLES = 6.0
 """Points that the triangles above the map take."""
 ROWS = "rows are queries, columns keys"
+HEAD = "the recorded head whose strongest key receives most"
+STEPS = "two of the recorded steps, neighbours where there are any"
+ROWS_OF_STEPS = "of an autoregressive model the rows of all steps that were recorded from 0 on without a gap"
+_ACROSS = 2
 
 
 @style.house_style
@@ -70,6 +74,8 @@ class ShownMap:
     attention: xr.DataArray
     received: xr.DataArray
     canvas: NDArray[np.int32] | None
+    put_together: bool = False
+    """Whether its rows are of several steps."""
 
 
 def at_step(sample: xr.Dataset, step: int, layer: int, head: int) -> ShownMap:
@@ -105,7 +111,7 @@ def put_together(sample: xr.Dataset, layer: int, head: int) -> ShownMap:
     what = "prompt" if last == 0 else "whole text" if last == sample.sizes["step"] - 1 else f"steps 0 to {last}"
     canvas = _canvas(sample, last)
     where, received = f"{what}, layer {layer}, head {head}", rows.mean("query")
-    return ShownMap(sample, where, rows, received, None if canvas is None else canvas[fed])
+    return ShownMap(sample, where, rows, received, None if canvas is None else canvas[fed], put_together=True)
 
 
 def _canvas(sample: xr.Dataset, step: int) -> NDArray[np.int32] | None:
@@ -204,21 +210,31 @@ def strongest(sample: xr.Dataset, steps: list[int]) -> tuple[int, int]:
 def map_pairs(inputs: Inputs) -> Figure:
     """Two steps of every trace that has maps, one of an autoregressive model's, of the head with the strongest sink."""
     found, left_out = found_in(inputs.traced(), lambda one: shown_maps(one.sample))
-    pairs_first = sorted(found.values(), key=len, reverse=True)  # so that a pair stands in one row
-    return draw_maps([one for some in pairs_first for one in some], inputs.rule, left_out)
+    chosen = [HEAD] + [STEPS] * any(len(some) > 1 for some in found.values())
+    chosen += [ROWS_OF_STEPS] * any(one.put_together for some in found.values() for one in some)
+    return draw_maps([*found.values()], inputs.rule, [f"shown: {', '.join(chosen)}", *left_out])
 
 
 @style.house_style
-def draw_maps(found: Sequence[ShownMap], rule: SinkRule, left_out: Sequence[str] = ()) -> Figure:
-    """One panel a map, two in a row, on one scale of colours."""
-    drawn, axes = style.panels(len(found), height=3.4, across=2, share=False)
-    images = []
-    for ax, one in zip(axes, found, strict=True):
+def draw_maps(groups: Sequence[Sequence[ShownMap]], rule: SinkRule, said: Sequence[str] = ()) -> Figure:
+    """One panel a map, two in a row, on one scale of colours; the two of a group stand in one row."""
+    columns = style.columns_for(sum(map(len, groups)), _ACROSS)
+    slots: list[ShownMap | None] = []
+    for some in groups:
+        slots += [None] * (len(slots) % columns if len(some) > 1 else 0)
+        slots += some
+    drawn, places = style.panels(len(slots), height=3.4, across=_ACROSS, share=False)
+    images, axes, found = [], [], [one for one in slots if one is not None]
+    for ax, one in zip(places, slots, strict=True):
+        if one is None:
+            ax.remove()
+            continue
+        axes.append(ax)
         images.append(paint(ax, one, rule))
         entitle(ax, f"{sample_label(one.sample)}\n{one.where}", lift=_TRIANGLES)
     style.color_bar(axes, images[-1], "attention paid (1 = all of a query's)")
     marks = marks_line([one.sample for one in found])
-    caption(drawn, made_by(rule, None, "each for itself", ROWS, marks, *left_out))
+    caption(drawn, made_by(rule, None, "each for itself", ROWS, marks, *said))
     return drawn
 
 

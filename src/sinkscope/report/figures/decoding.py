@@ -1,7 +1,8 @@
 """What stands on the canvas step by step: prompt, text, masks of the block and masks to come (Fig. 2).
 
-The published figure is a drawing of the method; this one is of what a model did. A cross marks what is committed after
-the step, the line the current block. Of an autoregressive model all after its text is hatched: there is no canvas.
+The published figure is a drawing of the method; this one is of what a model did. A tick at the end of a cell
+marks what is committed after the step, the line the current block. Of an autoregressive model all after its text is
+hatched: there is no canvas.
 
 Where it misleads: it shows the order in which positions are filled, not whether what fills them is right.
 """

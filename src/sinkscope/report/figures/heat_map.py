@@ -5,7 +5,8 @@
 
 Colours are the mean over layers and heads, logarithmic, from half a fair share (white) to the most there is, or 15
 fair shares. A ring stands where the rule finds a sink in any single head, a larger one where it does so in more of
-them: in the mean over many heads hardly any is left.
+them: in the mean over many heads hardly any is left. Where rings of few heads would be dust, only those of at least a
+tenth of the heads are drawn, and legend and small print say so. A tick at the end of a cell is a commit.
 
 Where it misleads: the mean over layers and heads hides heads that look elsewhere. A large ring on a light cell is a
 weak sink in many heads. After step 0 of an autoregressive model a column is what one query pays, in other models what
@@ -13,7 +14,7 @@ all queries pay on average.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import xarray as xr
@@ -28,7 +29,7 @@ from numpy.typing import NDArray
 
 from sinkscope.errors import UserError
 from sinkscope.report.figures import style
-from sinkscope.report.figures.inputs import RULE, Inputs
+from sinkscope.report.figures.inputs import RULE, Inputs, found_in
 from sinkscope.report.figures.labels import SCORES, caption, entitle, image_panels, made_by, sample_label, token_label
 from sinkscope.report.figures.making import figure
 from sinkscope.sinks import SinkRule, mark_sinks, received_from, scaled
@@ -45,8 +46,13 @@ RINGS = (
 )
 """What a ring tells, from which share of the heads on, and its size as part of the largest."""
 _SMALLEST_RING, _LARGEST_RING = 2.2, 5.0
-_LABEL_ROOM = 0.1
-"""Inches that a token's label takes in height."""
+_FEW = RINGS[1][1]
+_MOST_OF_FEW = 150
+"""Rings of under a tenth of the heads in one panel: of more, none is drawn."""
+_LABEL_ROOM = 0.13
+"""Inches that a token's label takes in height; a little more than its letters, since the layout shrinks the axes."""
+_BAR_APART = 0.04
+"""Between panels and colour bar, in widths of the panels: labels do not touch the bar."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,19 @@ class Profile:
     """Score of a fair share, with as many keys as there are at most."""
     maps: int
     """Layers and heads."""
+    least: float = 0.0
+    """Share of the heads from which on rings are drawn."""
+
+    @property
+    def ringed(self) -> xr.DataArray:
+        """Share of heads where a ring is drawn, elsewhere 0."""
+        return self.sinks.where(self.sinks >= self.least, 0.0)
+
+
+def readable(shown: Sequence[Profile]) -> list[Profile]:
+    """The same with rings of at least a tenth of the heads alone, in all of them, where one has too many of fewer."""
+    crowded = any(int(((one.sinks > 0) & (one.sinks < _FEW)).sum()) > _MOST_OF_FEW for one in shown)
+    return [replace(one, least=_FEW) for one in shown] if crowded else [*shown]
 
 
 def profile(sample: xr.Dataset, rule: SinkRule, *, group: str = "all", scale: str = "sum") -> Profile:
@@ -84,13 +103,14 @@ def heat_map(
     sample: xr.Dataset, rule: SinkRule = RULE, *, group: str = "all", scale: str = "sum", ax: Axes | None = None
 ) -> Axes:
     """Draw one sample; see the module's docstring. Returns the axes, `ax` or new ones."""
-    shown = profile(sample, rule, group=group, scale=scale)
+    [shown] = readable([profile(sample, rule, group=group, scale=scale)])
     ax = style.fresh_axes(5.4, 3.2) if ax is None else ax
     image = paint(ax, shown, style.log_colors([shown.score.values], shown.fair))
     ax.set_ylabel("position")
-    style.color_bar([ax], image, f"attention received\n{SCORES[scale]}")
+    style.color_bar([ax], image, f"attention received\n{SCORES[scale]}", apart=_BAR_APART)
     lift = style.own_legend(ax, legend_entries([shown]))
-    entitle(ax, sample_label(sample), made_by(rule, scale, group, *depth_lines([shown])), lift=lift)
+    settings = made_by(rule, scale, group, *depth_lines([shown]), *labels_line([ax], [shown]))
+    entitle(ax, sample_label(sample), settings, lift=lift)
     return ax
 
 
@@ -118,13 +138,13 @@ def paint_course(ax: Axes, sample: xr.Dataset) -> float:
     style.label_places(ax, x=sample["step"].values, y=sample["position"].values)
     size = _ring_size(ax, (positions, steps))
     _draw_blocks(ax, sample)
-    _draw_commits(ax, sample, size)
+    _draw_commits(ax, sample)
     return size
 
 
 def _rings(shown: Profile) -> Iterator[tuple[str, float, NDArray[np.bool_]]]:
     """Name, part of the largest size, and places of each size of ring that there is; of one head there is one size."""
-    share = shown.sinks.values
+    share = shown.ringed.values
     sizes = RINGS if shown.maps > 1 else (("sink", 0.0, 1.0),)
     ends = [*(least for _, least, _ in sizes[1:]), np.inf]
     for (name, least, part), end in zip(sizes, ends, strict=True):
@@ -140,13 +160,15 @@ def _ring_size(ax: Axes, shape: tuple[int, ...]) -> float:
     return float(np.clip(cell, _SMALLEST_RING, _LARGEST_RING))
 
 
-def _draw_commits(ax: Axes, sample: xr.Dataset, size: float) -> None:
+def _draw_commits(ax: Axes, sample: xr.Dataset) -> None:
+    """A tick along the end of the step's cell, beside what may be ringed; white around, to be seen on dark cells."""
     if "committed" in sample:
         steps, places = np.nonzero(sample["committed"].transpose("step", "position").values)
-        ax.plot(
-            steps, places, linestyle="none", marker="x", markersize=size * 0.7, mec=style.COMMIT, mew=0.9,
-            gid="commits", zorder=3,
-        )  # fmt: skip
+        for color, width in (("white", 2.6), (style.COMMIT, 1.6)):
+            ax.vlines(
+                steps + 0.5, places - 0.5, places + 0.5, color=color, linewidth=width, clip_on=False, in_layout=False,
+                gid="commits", zorder=3,
+            )  # fmt: skip
 
 
 def _draw_blocks(ax: Axes, sample: xr.Dataset) -> None:
@@ -176,7 +198,7 @@ def block_edges(sample: xr.Dataset) -> dict[str, NDArray[np.float64]]:
 
 def label_sinks(ax: Axes, shown: Profile) -> None:
     """Name the tokens at positions that hold a ring, at the right, as far as there is room; the most ringed first."""
-    rings = shown.sinks.sum("step").values
+    rings = shown.ringed.sum("step").values
     room = _LABEL_ROOM * rings.size / style.inches(ax)[1]
     taken: list[int] = []
     lexicon = Lexicon.of(shown.sample)
@@ -191,6 +213,13 @@ def label_sinks(ax: Axes, shown: Profile) -> None:
             )  # fmt: skip
 
 
+def labels_line(axes: Sequence[Axes], shown: Sequence[Profile]) -> tuple[str, ...]:
+    """Whether tokens at ringed positions are not named for lack of room."""
+    named = sum(text.get_gid() == "token" for ax in axes for text in ax.texts)
+    ringed = sum(int(one.ringed.any("step").sum()) for one in shown)
+    return ("some tokens at the right left out for lack of room",) if named < ringed else ()
+
+
 def last_token(sample: xr.Dataset, place: int) -> int | None:
     """What a position holds in the end, or at the last step there is; None where it is not known."""
     last = {"position": place}
@@ -202,7 +231,8 @@ def last_token(sample: xr.Dataset, place: int) -> int | None:
 def legend_entries(shown: Sequence[Profile]) -> list[Artist]:
     """What each mark means, of those that there are."""
     entries: list[Artist] = []
-    rings = {part: name for one in shown for name, part, _ in _rings(one)}
+    fewer = ", fewer are not drawn" if any(one.least for one in shown) else ""
+    rings = {part: name + fewer * (part == RINGS[1][2]) for one in shown for name, part, _ in _rings(one)}
     for part, name in sorted(rings.items()):
         entries.append(_mark("o", style.INK, name, mfc="none", size=_LARGEST_RING * part))
     missing = any(bool(one.score.isnull().any()) for one in shown)
@@ -213,7 +243,7 @@ def place_entries(samples: Sequence[xr.Dataset], *, missing: bool) -> list[Artis
     """What the marks of decoding mean, of those that there are; missing: whether anything is hatched."""
     entries: list[Artist] = []
     if any("committed" in one for one in samples):
-        entries.append(_mark("x", style.COMMIT, "committed after the step"))
+        entries.append(_mark("|", style.COMMIT, "committed after the step", width=1.6))
     if any(np.isfinite(edge).any() for one in samples for edge in block_edges(one).values()):
         entries.append(Line2D([], [], color=style.EDGE, linewidth=1.0, label="edges of the block"))
     if missing:
@@ -226,6 +256,8 @@ def depth_lines(shown: Sequence[Profile]) -> list[str]:
     line = depth_line(shown[0].sample)
     if not any(bool(one.sinks.any()) for one in shown):
         return [line, "no sink in any of them"]
+    if any(one.least for one in shown):
+        return [line, f"rings: sinks of at least {_FEW:.0%} of the heads"]
     return [line, "rings: sinks of single heads"] if "mean" in line else [line]
 
 
@@ -236,21 +268,23 @@ def depth_line(sample: xr.Dataset) -> str:
     return ", ".join(alone + ([f"mean over {' and '.join(many)}"] if many else []))
 
 
-def _mark(marker: str, color: str, label: str, mfc: str | None = None, size: float = 4.0) -> Line2D:
+def _mark(marker: str, color: str, label: str, mfc: str | None = None, size: float = 4.0, width: float = 0.9) -> Line2D:
     face = color if mfc is None else mfc
-    return Line2D([], [], linestyle="none", marker=marker, mec=color, mfc=face, mew=0.9, markersize=size, label=label)
+    return Line2D([], [], linestyle="none", marker=marker, mec=color, mfc=face, mew=width, markersize=size, label=label)
 
 
 @figure("heat-map", "received attention by position and step, sinks ringed, with blocks and commits (Fig. 1)")
 def heat_maps(inputs: Inputs) -> Figure:
     """One panel a trace, one scale of colours."""
     subjects = inputs.traced()
-    shown = [profile(one.sample, inputs.rule, group=inputs.group, scale=inputs.scale) for one in subjects]
+    shown = readable([profile(one.sample, inputs.rule, group=inputs.group, scale=inputs.scale) for one in subjects])
     norm = style.log_colors([one.score.values for one in shown], min(one.fair for one in shown))
     titles, bar = [sample_label(one.sample) for one in subjects], f"attention received\n{SCORES[inputs.scale]}"
-    drawn, _ = image_panels(shown, titles, lambda ax, one: paint(ax, one, norm), height=2.7, bar=bar, y="position")
+    drawn, axes = image_panels(
+        shown, titles, lambda ax, one: paint(ax, one, norm), height=2.7, bar=bar, y="position", apart=_BAR_APART
+    )
     style.legend_above(drawn, legend_entries(shown))
-    caption(drawn, made_by(inputs.rule, inputs.scale, inputs.group, *depth_lines(shown)))
+    caption(drawn, made_by(inputs.rule, inputs.scale, inputs.group, *depth_lines(shown), *labels_line(axes, shown)))
     return drawn
 
 
@@ -272,25 +306,12 @@ def _recorded_groups(sample: xr.Dataset) -> list[str]:
     return [str(name) for name in sample["group"].values]
 
 
-def _by_group(samples: Sequence[xr.Dataset]) -> list[tuple[xr.Dataset, str]]:
-    """Samples with each of their groups. Raises `UserError` where none can be divided, with the last reason."""
-    found: list[tuple[xr.Dataset, str]] = []
-    reason = UserError("no trace was given")
-    for sample in samples:
-        try:
-            found += [(sample, group) for group in asking_groups(sample)]
-        except UserError as error:
-            reason = error
-    if not found:
-        raise reason
-    return found
-
-
 @figure("groups", "received attention by group of queries over steps, sinks ringed")
 def group_maps(inputs: Inputs) -> Figure:
-    """One panel a group, trace after trace; traces whose queries are never of two groups have none."""
-    found = _by_group([subject.sample for subject in inputs.traced()])
-    shown = [profile(sample, inputs.rule, group=group, scale=inputs.scale) for sample, group in found]
+    """One panel a group, trace after trace; traces whose queries are never of two groups have none, as is said."""
+    groups, left_out = found_in(inputs.traced(), lambda one: asking_groups(one.sample))
+    found = [(one.sample, group) for one in inputs.traced() for group in groups.get(one.label, ())]
+    shown = readable([profile(sample, inputs.rule, group=group, scale=inputs.scale) for sample, group in found])
     drawn, axes = style.panels(len(shown), height=2.2, share=False)
     norm = style.log_colors([one.score.values for one in shown], min(one.fair for one in shown))
     images = [paint(ax, one, norm) for ax, one in zip(axes, shown, strict=True)]
@@ -299,8 +320,9 @@ def group_maps(inputs: Inputs) -> Figure:
         entitle(ax, f"queries: {group}" if len(names) == 1 else f"{sample_label(sample)}\nqueries: {group}")
         ax.set_ylabel("position")
     style.only_outer_labels(axes)
-    style.color_bar(axes, images[-1], f"attention received from the group\n{SCORES[inputs.scale]}")
+    bar = f"attention received from the group\n{SCORES[inputs.scale]}"
+    style.color_bar(axes, images[-1], bar, apart=_BAR_APART)
     style.legend_above(drawn, legend_entries(shown))
-    settings = made_by(inputs.rule, inputs.scale, "as named", *depth_lines(shown))
-    caption(drawn, f"{', '.join(names)}; {settings}")
+    said = (*depth_lines(shown), *labels_line(axes, shown), *left_out)
+    caption(drawn, f"{', '.join(names)}; {made_by(inputs.rule, inputs.scale, 'as named', *said)}")
     return drawn

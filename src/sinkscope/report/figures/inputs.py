@@ -4,7 +4,7 @@ Of every trace one sample stands for figures of single steps, and all samples fo
 not finished is taken as far as it goes.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -119,6 +119,12 @@ def with_first(samples: Iterable[xr.Dataset]) -> tuple[xr.Dataset, Iterator[xr.D
     if first is None:
         raise UserError("there is no sample to draw: give at least one")
     return first, chain([first], rest)
+
+
+def firsts_of(samples: Mapping[str, Iterable[xr.Dataset]]) -> tuple[list[xr.Dataset], dict[str, Iterable[xr.Dataset]]]:
+    """The first sample under each label, and all under each as `with_first` gives them."""
+    pairs = {label: with_first(some) for label, some in samples.items()}
+    return [first for first, _ in pairs.values()], {label: every for label, (_, every) in pairs.items()}
 
 
 def open_subjects(

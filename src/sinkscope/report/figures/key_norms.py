@@ -21,8 +21,8 @@ from matplotlib.image import AxesImage
 
 from sinkscope.compression.diagnostics import NormReport, Which, norm_correlation, summarise_norms
 from sinkscope.report.figures import style
-from sinkscope.report.figures.inputs import RULE, Inputs, with_first
-from sinkscope.report.figures.labels import caption, entitle, image_panels, made_by, model_label
+from sinkscope.report.figures.inputs import RULE, Inputs, firsts_of, with_first
+from sinkscope.report.figures.labels import caption, entitle, image_panels, made_by, model_label, unlike_steps
 from sinkscope.report.figures.making import figure
 from sinkscope.sinks import SinkRule
 from sinkscope.sinks.tables.base import add_sums, per
@@ -53,7 +53,8 @@ def norm_curves(
 
     Returns the Axes.
     """
-    reports = norm_reports(samples, rule, group=group)
+    firsts, every = firsts_of(samples)
+    reports = norm_reports(every, rule, group=group)
     drawn, axes = style.panels(len(PANELS), height=2.2, across=2, share=False)
     for ax, (name, title) in zip(axes, PANELS.items(), strict=True):
         for number, (label, report) in enumerate(reports.items()):
@@ -67,7 +68,8 @@ def norm_curves(
     style.only_outer_labels(axes)
     if len(reports) > 1:
         style.legend_above(drawn, [line for line in axes[0].lines if line.get_gid() == "mean"])
-    caption(drawn, made_by(rule, None, group, f"kept: {KEPT:g} of the keys", "grey: a random order"))
+    said = (f"kept: {KEPT:g} of the keys", "grey: a random order", *unlike_steps(firsts))
+    caption(drawn, made_by(rule, None, group, *said))
     return tuple(axes)
 
 

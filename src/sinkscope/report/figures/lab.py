@@ -1,6 +1,7 @@
 """What makes and unmakes sinks: the findings of a laboratory, a row a recipe.
 
-A dot is a mean over trainings, its bar runs from the lowest to the highest of them.
+A dot is a mean over trainings, its bar runs from the lowest to the highest of them. The axis of what it costs to hide
+keys is linear up to a tenth of a nat and logarithmic beyond it: some recipes cost nearly nothing, one many nats.
 
 Where it misleads: few seeds; and sinks and costs are of the same contexts, so that seeds differ by training alone.
 """
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from sinkscope.errors import UserError
 from sinkscope.experiments.points import Spread
@@ -34,6 +36,9 @@ _PANELS = (
         ),
     ),
 )
+_COST = _PANELS[-1][0]
+_LINEAR = 0.1
+"""Nats up to which the axis of costs is linear."""
 _ROW = 0.17
 """Inches."""
 
@@ -64,7 +69,11 @@ def lab_panels(inputs: Inputs) -> Figure:
         lifts = [_paint(ax, some, *_PANELS[number]) for ax, number in zip(line, which, strict=True)]
         line[0].set_yticks(range(len(some)), list(map(printable, labels(some))))
         entitle(line[0], f"{objective}, {where}", lift=max(lifts))
-    caption(drawn, "dots: means over seeds; bars: lowest to highest; every change is of the recipe in the first row")
+    said = f"axis of costs: linear to {_LINEAR:g}, logarithmic beyond"
+    caption(
+        drawn,
+        f"dots: means over seeds; bars: lowest to highest; every change is of the recipe in the first row; {said}",
+    )
     return drawn
 
 
@@ -85,8 +94,21 @@ def _paint(ax: Axes, some: Sequence[Finding], what: str, series: Sequence[tuple[
     ax.set_yticks(range(len(some)), [""] * len(some))
     ax.set_ylim(len(some) - 0.4, -0.6)
     ax.set_xlabel(what)
-    ax.locator_params(axis="x", nbins=4)
+    if what == _COST:
+        _logarithmic(ax)
+    else:
+        ax.locator_params(axis="x", nbins=4)
     return own_legend(ax, handle=1.2) if len(series) > 1 else 0.0
+
+
+def _logarithmic(ax: Axes) -> None:
+    """An axis of costs, with room for what is near 0 and for what is far from it."""
+    ax.margins(x=0.03)
+    ax.set_xscale("symlog", linthresh=_LINEAR, linscale=1.0)
+    decades = [_LINEAR * 10.0**power for power in range(4)]
+    ax.xaxis.set_major_locator(FixedLocator([*(-one for one in decades), 0.0, *decades]))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.xaxis.set_minor_locator(NullLocator())
 
 
 def _ends(spread: Spread) -> tuple[float, float]:

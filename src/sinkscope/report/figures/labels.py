@@ -21,7 +21,7 @@ from sinkscope.report.figures import style
 from sinkscope.report.figures.style import CHARACTER_WIDTH, FONT, POINTS, SOFT
 from sinkscope.report.traces import masking_of, model_name, token_text
 from sinkscope.sinks import SinkRule
-from sinkscope.sinks.lexicon import Lexicon
+from sinkscope.sinks.lexicon import Lexicon, model_attributes
 
 T = TypeVar("T")
 LONGEST_TOKEN = 16
@@ -108,6 +108,18 @@ def made_by(rule: SinkRule | str, scale: str | None, group: str, *more: str) -> 
     return "; ".join([f"rule: {which}{named}", f"queries: {group}", *more])
 
 
+UNLIKE = (
+    "a step of an autoregressive model is one query's attention, of a diffusion model a mean over many: don't compare "
+    "the two"
+)
+
+
+def unlike_steps(samples: Iterable[xr.Dataset]) -> tuple[str, ...]:
+    """A warning for samples that are drawn on the same axes, where models of both kinds are among them."""
+    kinds = {model_attributes(sample).get("bidirectional") for sample in samples}
+    return (UNLIKE,) if {True, False} <= kinds else ()
+
+
 def entitle(ax: Axes, title: str, settings: str = "", *, lift: float = 0.0) -> None:
     """Title of the axes; below it, in lines as wide as the axes, how its numbers were made; `lift` points higher."""
     width = style.inches(ax)[0]
@@ -141,14 +153,22 @@ def wrapped(text: str, inches: float, size: float, least: int = 20) -> list[str]
 
 
 def image_panels(
-    found: Sequence[T], titles: Iterable[str], paint: Callable[[Axes, T], AxesImage], *, height: float, bar: str, y: str
+    found: Sequence[T],
+    titles: Iterable[str],
+    paint: Callable[[Axes, T], AxesImage],
+    *,
+    height: float,
+    bar: str,
+    y: str,
+    apart: float = 0.015,
 ) -> tuple[Figure, list[Axes]]:
-    """Images side by side with their titles; bar: name of their scale of colours, y: of the vertical axis."""
+    """Images side by side with their titles; bar: name of their scale of colours, y: of the vertical axis; apart: room
+    before the bar, in widths of the panels."""
     drawn, axes = style.panels(len(found), height=height, share=False)
     images = [paint(ax, one) for ax, one in zip(axes, found, strict=True)]
     for ax, title in zip(axes, titles, strict=True):
         entitle(ax, title)
         ax.set_ylabel(y)
     style.only_outer_labels(axes)
-    style.color_bar(axes, images[-1], bar)
+    style.color_bar(axes, images[-1], bar, apart=apart)
     return drawn, axes

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from sinkscope.errors import UserError
 from sinkscope.report.figures import style
 from sinkscope.report.figures.heat_map import depth_line
-from sinkscope.report.figures.inputs import RULE, Inputs, found_in, views
-from sinkscope.report.figures.labels import caption, entitle, made_by, sample_label
+from sinkscope.report.figures.inputs import RULE, Inputs, firsts_of, found_in, views
+from sinkscope.report.figures.labels import caption, entitle, made_by, sample_label, unlike_steps
 from sinkscope.report.figures.making import figure
 from sinkscope.sinks import SinkRule, displacement, received_from, sink_positions
 from sinkscope.sinks.find import NOWHERE
@@ -36,8 +36,9 @@ from sinkscope.sinks.tables.base import add_sums
 STRONGEST = "the strongest key"
 _MARKERS = 16
 """On a line, about."""
-_WIDEST = 1.8
-"""Points; each further line is narrower, so that lines at the same place are all seen."""
+_NESTED, _MOST_NESTED = 1.6, 2
+"""A line and its markers are by so much larger than those of the next, which lies on top of it, so that lines at one
+place are all seen; so often from the usual size on, then smaller than it."""
 
 
 @style.house_style
@@ -50,9 +51,10 @@ def top_positions(samples: Mapping[str, xr.Dataset], *, group: str = "all", ax: 
         where = sink_positions(sample, received=received_from(sample, group))["overall"]
         known = where.where(where != NOWHERE)
         every = max(1, known.sizes["step"] // _MARKERS)
+        larger = _NESTED ** (min(len(samples) - 1, _MOST_NESTED) - number)
         ax.plot(
             known["step"], known, color=color, linestyle=dash, marker=marker, label=label, clip_on=False,
-            in_layout=False, linewidth=max(0.8, _WIDEST - 0.5 * number), markevery=(number % every, every),
+            in_layout=False, linewidth=1.1 * larger, markersize=3.0 * larger, markevery=(number % every, every),
         )  # fmt: skip
         last = max(last, int(sample["position"].max()))
     for length in sorted({int(sample.attrs.get("prompt_length", 0)) for sample in samples.values()} - {0}):
@@ -65,7 +67,8 @@ def top_positions(samples: Mapping[str, xr.Dataset], *, group: str = "all", ax: 
     one = next(iter(samples.values()))
     title = sample_label(one) if len(samples) == 1 else "position of the strongest key"
     lift = style.own_legend(ax) if len(samples) > 1 else 0.0
-    entitle(ax, title, made_by(STRONGEST, None, group, depth_line(one), "thin line: end of a prompt"), lift=lift)
+    said = (depth_line(one), "thin line: end of a prompt", *unlike_steps(samples.values()))
+    entitle(ax, title, made_by(STRONGEST, None, group, *said), lift=lift)
     return ax
 
 
@@ -142,9 +145,10 @@ def lifetime_curves(
 ) -> Axes:
     """Draw survival, one line for the samples under each label. Returns the axes, `ax` or new ones."""
     ax = style.fresh_axes(4.2, 2.6) if ax is None else ax
-    paint_lives(ax, {label: survival(some, rule, group=group) for label, some in samples.items()})
+    firsts, every = firsts_of(samples)
+    paint_lives(ax, {label: survival(some, rule, group=group) for label, some in every.items()})
     lift = style.own_legend(ax) if len(samples) > 1 else 0.0
-    entitle(ax, _titled(samples, LIVED), made_by(rule, None, group, LIVES), lift=lift)
+    entitle(ax, _titled(samples, LIVED), made_by(rule, None, group, LIVES, *unlike_steps(firsts)), lift=lift)
     return ax
 
 
@@ -152,8 +156,10 @@ def lifetime_curves(
 def displacement_shares(samples: Mapping[str, _Some], *, group: str = "all", ax: Axes | None = None) -> Axes:
     """Draw how far the strongest keys move, one line for the samples under each label. Returns the axes."""
     ax = style.fresh_axes(4.2, 2.8) if ax is None else ax
-    paint_moves(ax, {label: move_shares(some, group=group) for label, some in samples.items()})
-    entitle(ax, _titled(samples, MOVED), made_by(STRONGEST, None, group, MOVES), lift=style.own_legend(ax))
+    firsts, every = firsts_of(samples)
+    paint_moves(ax, {label: move_shares(some, group=group) for label, some in every.items()})
+    said = made_by(STRONGEST, None, group, MOVES, *unlike_steps(firsts))
+    entitle(ax, _titled(samples, MOVED), said, lift=style.own_legend(ax))
     return ax
 
 
@@ -219,6 +225,7 @@ def lives_and_moves(inputs: Inputs) -> Figure:
     lift = max(style.own_legend(left), style.own_legend(right))
     entitle(left, _titled(lives, LIVED), lift=lift)
     entitle(right, _titled(moves, MOVED), lift=lift)
-    said = (f"left: {LIVES}", *no_lives, f"right: {MOVES}", *no_moves)
+    unlike = unlike_steps(one.sample for one in subjects)
+    said = (f"left: {LIVES}", *no_lives, f"right: {MOVES}", *no_moves, *unlike)
     caption(drawn, made_by(inputs.rule, None, inputs.group, *said))
     return drawn

@@ -97,7 +97,7 @@ def _maps(name: str, absent: str) -> Callable[[Inputs], Figure]:
 
     def draw(inputs: Inputs) -> Figure:
         found, left_out = found_in(inputs.traced(), find)
-        return draw_maps(list(chain(*found.values())), inputs.rule, left_out)
+        return draw_maps([*found.values()], inputs.rule, left_out)
 
     return draw
 

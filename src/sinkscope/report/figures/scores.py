@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from sinkscope.errors import UserError
 from sinkscope.report.figures import style
-from sinkscope.report.figures.inputs import RULE, Inputs, views, with_first
-from sinkscope.report.figures.labels import SCORES, caption, entitle, image_panels, made_by, model_label
+from sinkscope.report.figures.inputs import RULE, Inputs, firsts_of, views, with_first
+from sinkscope.report.figures.labels import SCORES, caption, entitle, image_panels, made_by, model_label, unlike_steps
 from sinkscope.report.figures.making import figure
 from sinkscope.sinks import Excess, SinkRule, scaled, summarise
 from sinkscope.sinks.blocks import step_slices, widened
@@ -84,14 +84,20 @@ def score_histogram(
     first, every = with_first(samples)
     counts = count_scores(every, rule, group=group, scale=scale)
     ax = style.fresh_axes() if ax is None else ax
-    paint_histogram(ax, counts, scale)
+    paint_histogram(ax, counts, scale, floor_of([counts]))
     settings = made_by(rule, scale, group, "every step, layer, head and key")
     entitle(ax, model_label(first), settings, lift=style.own_legend(ax, handle=1.2))
     return ax
 
 
-def paint_histogram(ax: Axes, counts: xr.Dataset, scale: str) -> None:
-    """The histogram without title and legend; shares are of all keys."""
+def floor_of(counts: Iterable[xr.Dataset]) -> float:
+    """Where an axis begins that shows the lowest bar of all these histograms: at half its height."""
+    shares = [one[["keys", "sinks"]].to_array().values / int(one["keys"].sum()) for one in counts]
+    return min(float(one[one > 0].min()) for one in shares) / 2
+
+
+def paint_histogram(ax: Axes, counts: xr.Dataset, scale: str, floor: float) -> None:
+    """The histogram without title and legend; shares are of all keys, the axis begins at `floor`."""
     total = int(counts["keys"].sum())
     edges = np.append(counts["low"].values, counts["high"].values[-1])
     sinks = int(counts["sinks"].sum())
@@ -107,7 +113,7 @@ def paint_histogram(ax: Axes, counts: xr.Dataset, scale: str) -> None:
     ax.set_xlabel(f"score: {SCORES[scale]}")
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    ax.set_ylim(top=1.0)
+    ax.set_ylim(floor, 1.0)
     ax.minorticks_off()
     ax.set_ylabel("share of keys")
 
@@ -117,9 +123,9 @@ def score_histograms(inputs: Inputs) -> Figure:
     """One panel a trace, over all its samples."""
     subjects = inputs.traced()
     drawn, axes = style.panels(len(subjects), height=2.3)
-    for ax, subject in zip(axes, subjects, strict=True):
-        counts = count_scores(subject.samples, inputs.rule, group=inputs.group, scale=inputs.scale)
-        paint_histogram(ax, counts, inputs.scale)
+    counts = [count_scores(one.samples, inputs.rule, group=inputs.group, scale=inputs.scale) for one in subjects]
+    for ax, subject, one in zip(axes, subjects, counts, strict=True):
+        paint_histogram(ax, one, inputs.scale, floor_of(counts))
         entitle(ax, subject.label, lift=style.own_legend(ax, handle=1.2))
     style.only_outer_labels(axes)
     caption(drawn, made_by(inputs.rule, inputs.scale, inputs.group, "every step, layer, head and key"))
@@ -134,9 +140,10 @@ def epsilon_curves(
     samples: Mapping[str, Iterable[xr.Dataset]], *, group: str = "all", scale: str = "sum", ax: Axes | None = None
 ) -> Axes:
     """Draw one line for the samples under each label. Returns the axes, `ax` or new ones."""
-    ax = style.fresh_axes(4.2, 2.6) if ax is None else ax
+    ax = style.fresh_axes(height=2.6) if ax is None else ax
     rule = Excess(ANY_EPSILON, scale)
-    for number, (label, some) in enumerate(samples.items()):
+    firsts, found = firsts_of(samples)
+    for number, (label, some) in enumerate(found.items()):
         color, dash, marker = style.LINES[number % len(style.LINES)]
         share = summarise(some, rule, group, tables=["epsilon"]).tables["epsilon"]["non_sink_share"].squeeze("scale")
         epsilons = share["epsilon"].values
@@ -150,7 +157,8 @@ def epsilon_curves(
     style.percent_axis(ax.yaxis)
     title = next(iter(samples)) if len(samples) == 1 else "share of keys that are no sinks"
     lift = style.own_legend(ax) if len(samples) > 1 else 0.0
-    entitle(ax, title, made_by("excess", scale, group, "every step, layer, head and key"), lift=lift)
+    said = ("every step, layer, head and key", *unlike_steps(firsts))
+    entitle(ax, title, made_by("excess", scale, group, *said), lift=lift)
     return ax
 
 

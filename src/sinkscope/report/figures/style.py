@@ -1,7 +1,7 @@
 """The house style of all figures, and how they are written: the same inputs give the same bytes.
 
-    with house_style:
-        axes.plot(...)
+    @house_style
+    def draw(axes): ...
     write_figure(figure, Path("a.svg"))
 
 The style begins from matplotlib's own defaults, so that a user's settings do not shine through, and is taken back
@@ -29,7 +29,7 @@ from matplotlib.axis import Axis
 from matplotlib.cm import ScalarMappable
 from matplotlib.colorbar import Colorbar
 from matplotlib.colors import Colormap, ListedColormap, LogNorm
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -91,6 +91,8 @@ _SETTINGS: dict[str, Any] = {
     "hatch.linewidth": 0.4,
     # A token or a prompt's id may hold dollar signs.
     "text.parse_math": False,
+    # Letters as wide as they are laid out for at any resolution: rounded to pixels, lines run off the page at 100 dpi.
+    "text.hinting": "no_hinting",
     "axes.formatter.use_mathtext": False,
     "svg.fonttype": "none",
     "svg.hashsalt": "sinkscope",
@@ -161,6 +163,7 @@ _NARROW_RANGE = 200.0
 class ShownFigure(Figure):
     """A figure that a notebook shows as the last line of a cell, without pyplot, which would keep it for ever."""
 
+    @house_style
     def _repr_png_(self) -> bytes:
         written = io.BytesIO()
         self.savefig(written, format="png", dpi=120, metadata=_METADATA["png"])
@@ -249,10 +252,10 @@ def hatched(ax: Axes) -> Rectangle:
     return patch
 
 
-def color_bar(axes: Sequence[Axes], image: ScalarMappable, label: str) -> Colorbar:
-    """A bar at the right of these panels, with plain numbers."""
+def color_bar(axes: Sequence[Axes], image: ScalarMappable, label: str, *, apart: float = 0.015) -> Colorbar:
+    """A bar at the right of these panels, with plain numbers; apart: between both, in widths of the panels."""
     figure = owner(axes[0])
-    bar = figure.colorbar(image, ax=list(axes), pad=0.015, fraction=0.04, aspect=24)
+    bar = figure.colorbar(image, ax=list(axes), pad=apart, fraction=0.04, aspect=24)
     bar.set_label(label, parse_math=False)
     bar.outline.set_linewidth(0.4)
     if isinstance(image.norm, LogNorm):
@@ -297,16 +300,16 @@ def only_outer_labels(axes: Sequence[Axes]) -> None:
 
 
 def legend_above(
-    figure: Figure, entries: Iterable[Artist] = (), *, of: Iterable[Axes] = (), handle: float = 2.0
+    figure: Figure | SubFigure, entries: Iterable[Artist] = (), *, of: Iterable[Axes] = (), handle: float = 2.0
 ) -> None:
-    """One legend for all panels, in lines above them: of these entries, or of all that these axes name.
+    """One legend for all panels of a figure or a part, in lines above: of these entries, or of all that the axes name.
 
     handle: room for a line or marker, in letters.
     """
     named = {str(entry.get_label()): entry for entry in entries}
     for ax in of:
         named |= {str(name): entry for entry, name in zip(*ax.get_legend_handles_labels(), strict=True)}
-    _legend(figure, named, figure.get_figwidth(), handle=handle, loc="outside upper left")
+    _legend(figure, named, figure.bbox.width / figure.dpi, handle=handle, loc="outside upper left")
 
 
 def own_legend(ax: Axes, entries: Iterable[Artist] = (), *, handle: float = 2.0) -> float:
@@ -324,7 +327,9 @@ def own_legend(ax: Axes, entries: Iterable[Artist] = (), *, handle: float = 2.0)
     return _LEGEND * (ceil(len(named) / columns) * _LEGEND_LINE + 2 * _ABOVE)
 
 
-def _legend(where: Figure | Axes, named: Mapping[str, Artist], width: float, *, handle: float, **place: Any) -> int:
+def _legend(
+    where: Figure | SubFigure | Axes, named: Mapping[str, Artist], width: float, *, handle: float, **place: Any
+) -> int:
     """A legend in as many columns as there is room for, which are returned."""
     apart = 0.8 * handle
     letters = width * POINTS / _LEGEND

@@ -27,6 +27,7 @@ from sinkscope.report.figures.style import (
     fresh_axes,
     heat_colors,
     house_style,
+    legend_above,
     own_legend,
     percent_axis,
 )
@@ -122,20 +123,28 @@ def _shares(ax: Axes) -> None:
 
 @figure("training", "accuracy and the strongest key's attention over a training")
 def training_panels(inputs: Inputs) -> Figure:
-    """One column a training: accuracy above, attention below."""
+    """One column a training: accuracy above, attention below; a row of panels has one legend."""
     if not inputs.trainings:
         raise UserError("no training log was given (--log FOLDER)")
     count = len(inputs.trainings)
     columns = columns_for(count, 3)
-    drawn = Figure(figsize=(fitting(3.0 + 1.8 * columns), 4.2 * -(-count // columns)), layout="constrained")
-    parts = drawn.subfigures(-(-count // columns), columns, squeeze=False).ravel()
-    for part, one in zip(parts, inputs.trainings, strict=False):
-        above, below = part.subplots(2, 1, sharex=True)
-        paint_accuracy(above, one.rows)
-        paint_attention(below, one.rows)
-        above.set_ylabel("problems answered")
-        below.set(xlabel="optimizer steps", ylabel="attention received by\nthe strongest key")
-        entitle(above, printable(shortened(one.name, 40)), lift=own_legend(above))
-        own_legend(below)
+    rows = [inputs.trainings[first : first + columns] for first in range(0, count, columns)]
+    drawn = Figure(figsize=(fitting(3.0 + 1.8 * columns), 4.2 * len(rows)), layout="constrained")
+    parts = drawn.subfigures(2 * len(rows), 1, squeeze=False).ravel()
+    for above, below, some in zip(parts[::2], parts[1::2], rows, strict=True):
+        upper = above.subplots(1, columns, squeeze=False)[0]
+        lower = below.subplots(1, columns, squeeze=False)[0]
+        for empty in (*upper[len(some) :], *lower[len(some) :]):
+            empty.remove()
+        for ax, one in zip(upper, some, strict=False):
+            paint_accuracy(ax, one.rows)
+            entitle(ax, printable(shortened(one.name, 40)))
+        for ax, one in zip(lower, some, strict=False):
+            paint_attention(ax, one.rows)
+            ax.set_xlabel("optimizer steps")
+        upper[0].set_ylabel("problems answered")
+        lower[0].set_ylabel("attention received by\nthe strongest key")
+        legend_above(above, of=upper[: len(some)])
+        legend_above(below, of=lower[: len(some)])
     caption(drawn, f"above: exact answers to held-out problems; below: {RULE_LINE}, {MEASURED}")
     return drawn
