@@ -36,6 +36,7 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 HOW_TO_LINES, README_LINES = 60, 120
+MEASURING, EXAMPLES, SLOW = ("ablate", "compress", "evaluate"), ("--n", "--limit"), "smollm2-135m"
 WATCHING = ("info", "generate", "trace", "sinks", "norms", "figures", "report")
 """Commands that take seconds: pages' examples of them are run. Of the others the options are checked."""
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -143,7 +144,18 @@ def _there(arguments: list[str]) -> bool:
     return all(Path(text).exists() for text in read)
 
 
-RUN = [page for page in PAGES if page.stem not in UNITS and any(language == "python" for language, _ in _blocks(page))]
+def _few(arguments: list[str]) -> list[str]:
+    """The same command over two examples."""
+    kept = [word for before, word in zip(["", *arguments], arguments, strict=False) if before not in EXAMPLES]
+    return [word for word in kept if word not in EXAMPLES] + ["--n", "2"]
+
+
+# The page of the paper is made by docs/make_paper.py, which runs its loops of shell.
+RUN = [
+    page
+    for page in PAGES
+    if page.stem not in {*UNITS, "paper"} and any(language in ("python", "sh") for language, _ in _blocks(page))
+]
 
 
 @pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
@@ -160,6 +172,8 @@ def test_a_page_runs_from_top_to_bottom(
             for arguments in _arguments(text):
                 if arguments[0] in WATCHING and _there(arguments):
                     assert run(arguments) == 0, capsys.readouterr().err
+                elif arguments[0] in MEASURING and _there(arguments) and SLOW not in arguments:
+                    assert run(_few(arguments)) == 0, capsys.readouterr().err
         elif language == "python" and re.match(r"# \w+\.py\n", text):
             _write(folder, text)
         elif language == "python":
