@@ -76,6 +76,11 @@ def new_tokens(model: Model, settings: Denoising, prompts: Iterable[int]) -> int
     return -(-(longest + settings.gen_length) // blocks.length) * blocks.length - longest
 
 
+def keeps_blocks(model: Model, settings: Denoising) -> bool:
+    """Whether the keys of finished blocks are written once and kept, in block-causal models alone."""
+    return model.family.blocks is not None and settings.cache in ("blocks", "dual")
+
+
 class Visible:
     """The mask of a canvas, made for the columns of a pass."""
 

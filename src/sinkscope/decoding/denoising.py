@@ -24,7 +24,7 @@ import torch
 from transformers import Cache
 
 from sinkscope.attention import NOT_COUNTED
-from sinkscope.decoding.blockwise import Lines
+from sinkscope.decoding.blockwise import Lines, keeps_blocks
 from sinkscope.decoding.caches import BlockCache, BlockPlace, WrittenCache
 from sinkscope.decoding.canvas import Canvas, doubled
 from sinkscope.decoding.choice import CONFIDENCE, SCHEDULES, Block, Candidates, CommitRule, Predictions
@@ -78,9 +78,9 @@ class _Denoising:
         self._lines = Lines.of(model, canvas.prompt_length, canvas.tokens.shape[1], settings)
         self._filling = Filling(model, canvas, settings, self._lines)
         self._schedule = SCHEDULES[settings.schedule]
-        self._parts = settings.cache == "dual" and model.family.blocks is not None
-        writes = settings.cache == "blocks" or self._parts
-        self._kept = WrittenCache(model.network.config, parts=self._parts) if writes else None
+        keeps = keeps_blocks(model, settings)
+        self._parts = keeps and settings.cache == "dual"
+        self._kept = WrittenCache(model.network.config, parts=self._parts) if keeps else None
         guided = settings.cfg_scale > 0
         self._fed_canvas, self._fed_seeds = (doubled(canvas), [*seeds, *seeds]) if guided else (canvas, seeds)
         self._forward = forward_for(model, self._fed_canvas, intervention, self._fed_seeds)
@@ -257,8 +257,7 @@ class _Predictor:
         self._noise = noise
         self._real = canvas.real
         # A shifted block's first column is predicted by the pass that writes what lies before it.
-        writes = settings.cache == "blocks" or (model.family.blocks is not None and settings.cache == "dual")
-        self._carries = writes and model.family.logit_shift
+        self._carries = keeps_blocks(model, settings) and model.family.logit_shift
         self._carried: torch.Tensor | None = None  # (batch, 1, token)
         self._sampler = Sampler(
             temperature=settings.temperature,

@@ -9,7 +9,6 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
-from torch import nn
 from transformers import Cache
 
 from sinkscope.attention import NOT_COUNTED, label_queries
@@ -165,12 +164,6 @@ class StackedForward(Forward):
     strength: torch.Tensor | None = None
     """Norm of what it made of them over that of the token's embedding, (batch, canvas), in the latest pass."""
 
-    def __init__(
-        self, model: Model, canvas: Canvas, intervention: Intervention | None = None, seeds: Sequence[int] = ()
-    ) -> None:
-        super().__init__(model, canvas, intervention, seeds)
-        self._places = canvas.positions().repeat(2, 1) if self._copies else canvas.positions()
-
     @property
     def told_dtype(self) -> torch.dtype:
         """In which precision the decoder is told logits."""
@@ -200,7 +193,7 @@ class StackedForward(Forward):
         hidden: torch.Tensor = self._network.model.encoder(
             input_ids=tokens[:, slice(*fed)],
             attention_mask=None if self._mask is None else self._mask[:, : fed[1]],
-            position_ids=self._places[:, slice(*fed)],
+            position_ids=self._places(fed),
             cache=cache,
         ).last_hidden_state
         return hidden
@@ -212,22 +205,19 @@ class StackedForward(Forward):
         conditioning = self._network.model.decoder.self_conditioning
         norms: list[torch.Tensor] = []
 
-        def measure(_: nn.Module, given: tuple[torch.Tensor, ...]) -> None:
-            norms.append(torch.linalg.vector_norm(given[0].float(), dim=-1))
-
-        def measure_signal(_: nn.Module, __: object, signal: torch.Tensor) -> None:
-            norms.append(torch.linalg.vector_norm(signal.float(), dim=-1))
+        def measure(vectors: torch.Tensor) -> None:
+            norms.append(torch.linalg.vector_norm(vectors.float(), dim=-1))
 
         hooks = [
-            conditioning.register_forward_pre_hook(measure),
-            conditioning.down_proj.register_forward_hook(measure_signal),
+            conditioning.register_forward_pre_hook(lambda _, given: measure(given[0])),
+            conditioning.down_proj.register_forward_hook(lambda _, __, signal: measure(signal)),
         ]
         try:
             logits: torch.Tensor = self._network(
                 decoder_input_ids=tokens[:, slice(*fed)],
                 self_conditioning_logits=told,
                 decoder_attention_mask=None if self._mask is None else self._mask[:, : fed[1]].bool(),
-                decoder_position_ids=self._places[:, slice(*fed)],
+                decoder_position_ids=self._places(fed),
                 cache=cache,
             ).logits
         finally:
@@ -236,6 +226,10 @@ class StackedForward(Forward):
         embedded, signal = norms
         self.strength = (signal / embedded)[: self._rows]
         return logits
+
+    def _places(self, fed: tuple[int, int]) -> torch.Tensor:
+        assert self._positions is not None  # both stacks take them
+        return self._positions[:, slice(*fed)]
 
     def _again(self, tokens: torch.Tensor) -> None:
         self._encoded(tokens, (0, tokens.shape[1]), None)

@@ -6,17 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from sinkscope.decoding.canvas import (
-    Prompts,
-    check_autoregressive,
-)
-from sinkscope.decoding.protocols import (
-    Compression,
-    Intervention,
-    MaskingStats,
-    Step,
-    warn_if_nothing,
-)
+from sinkscope.decoding.canvas import Prompts, check_autoregressive
+from sinkscope.decoding.protocols import Compression, Intervention, MaskingStats, Step, warn_if_nothing
 from sinkscope.decoding.running import Run, default_settings, require_mask
 from sinkscope.decoding.settings import Decoding, Denoising, Renoising, Settings
 from sinkscope.decoding.texts import decode_text

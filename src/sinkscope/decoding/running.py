@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sinkscope.decoding.autoregressive import decode_canvas
-from sinkscope.decoding.blockwise import Lines, new_tokens
+from sinkscope.decoding.blockwise import Lines, keeps_blocks, new_tokens
 from sinkscope.decoding.canvas import (
     Prompts,
     after_prefix,
@@ -248,7 +248,7 @@ def _check_blockwise(model: Model, blocks: Blockwise, settings: Denoising, masks
             f"{name} makes the keys of a finished block in a causal pass of its own: use cache='blocks', without "
             "dropping keys"
         )
-    if settings.cache not in ("blocks", "dual") and blocks.seeded and not model.family.logit_shift:
+    if not keeps_blocks(model, settings) and blocks.seeded and not model.family.logit_shift:
         raise UserError(
             f"{name} takes a block's first token from the pass that reads what stands before: use cache='blocks', "
             "without dropping keys"
@@ -269,7 +269,7 @@ def _fewest_keys(run: Run, settings: Denoising, prompts: Sequence[int]) -> int:
             f"{model.name} is a masked language model without a key-value cache, so there are no keys to drop; leave "
             "compression out"
         )
-    if settings.cache in (None, "blocks", *(("dual",) if model.family.blocks is not None else ())):
+    if settings.cache is None or keeps_blocks(model, settings):
         which = "cache='prefix'" if model.family.blocks is not None else "cache='dual' or cache='prefix'"
         raise UserError(
             f"{model.name} ({model.family.name}) sees in both directions: keys are dropped from a block cache only, so "

@@ -54,21 +54,21 @@ def _stated(checkpoint: Checkpoint) -> Any:
 
 
 def _family(opened: Opened) -> Family:
-    text: Any = opened.skeleton.config.get_text_config()
+    config: Any = opened.skeleton.config
+    text = config.get_text_config()
     stated = _stated(opened.checkpoint)
     default: Mapping[str, object] = {
         "entropy_bound": stated.sampler_config.entropy_bound,
         **{ours: getattr(stated, theirs) for ours, theirs in _FIELDS.items()},
     }
     named = text.eos_token_id if isinstance(text.eos_token_id, list) else [text.eos_token_id]
-    length: Any = opened.skeleton.config
     return opened.family(
         "diffusion-gemma",
         mask=None,
         default_decoding=default,
         ends=[*real_ids(named), *generation_ends(opened.checkpoint)],
         renoises=True,
-        blocks=Blockwise(length=length.canvas_length, from_prompt=True, causal_context=True),
+        blocks=Blockwise(length=config.canvas_length, from_prompt=True, causal_context=True),
         max_length=text.max_position_embeddings,
     )
 

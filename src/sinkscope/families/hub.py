@@ -41,6 +41,7 @@ _TOGETHER = 8
 _PATIENCE = 20.0
 """Seconds."""
 _SHOWN = 3
+_PICKLES = "its weights are pickles, which are not read from the hub; look for a revision with safetensors"
 _UNREACHED: tuple[type[Any], ...] = HfHubHTTPError.__bases__
 """Errors of the transport, which is another package in other versions of the hub's library."""
 
@@ -101,8 +102,8 @@ def unfit(name: str, sizes: Mapping[str, int]) -> UserError:
     """Why a repository is no model that can be loaded from the hub. sizes: its files; none where that is not known."""
     for ending, advice in (
         (".gguf", "download one of them (hf download) and name the file"),
-        (".bin", "its weights are pickles, which are not read from the hub; look for a revision with safetensors"),
-        (".pt", "its weights are pickles, which are not read from the hub; look for a revision with safetensors"),
+        (".bin", _PICKLES),
+        (".pt", _PICKLES),
         (".safetensors", "config.json and model.safetensors, or its index, must lie at the root; name another model"),
     ):
         found = sorted(file for file in sizes if file.endswith(ending))

@@ -46,11 +46,6 @@ def mask_name(sample: xr.Dataset) -> str:
     return "whole canvas" if length is None else "causal" if length == 1 else f"blocks of {length}"
 
 
-def queries_that_see(sample: xr.Dataset, positions: int) -> NDArray[np.int64]:
-    """How many queries of a whole pass may see each key, (position,)."""
-    return _seen(positions, _block_length(sample), _first_block(sample))
-
-
 def compare_masks(traces: Mapping[str, Iterable[xr.Dataset]]) -> xr.Dataset:
     """What the finished passes of one network's traces hold, by trace and layer: means over texts and heads.
 

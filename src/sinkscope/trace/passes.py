@@ -40,7 +40,7 @@ from sinkscope.trace.layout import Counts, Layout, Statistics, plan_layout
 from sinkscope.trace.prompts import check_text
 from sinkscope.trace.reading import Trace, open_trace
 from sinkscope.trace.recording import Recording
-from sinkscope.trace.rows import BatchRow, step_arrays
+from sinkscope.trace.rows import BatchRow, heads_by_layer, step_arrays
 from sinkscope.trace.store import TraceStore, check_output
 from sinkscope.versions import versions_now
 
@@ -199,7 +199,7 @@ class _Plan:
     def step(self, number: int, seen: PassStatistics) -> Step:
         """The pass as a step in which nothing is committed."""
         rows, keys = seen.received.shape[1], seen.received.shape[-1]
-        heads, wanted_heads = _heads(seen.received), [one.heads for one in self.counts.each]
+        heads, wanted_heads = heads_by_layer(seen.received), [one.heads for one in self.counts.each]
         if heads != wanted_heads:
             raise UserError(
                 f"{self.own.name}: pass {number + 1} attends with {heads} heads by layer, the first with "
@@ -262,15 +262,10 @@ class _Plan:
         }
 
 
-def _heads(by_head: Tensor) -> list[int]:
-    """How many heads each layer has, of values (layer, batch, head, key) that are NaN where it has none."""
-    return by_head.isnan().all(-1).all(1).logical_not().sum(-1).tolist()
-
-
 def _differing(seen: PassStatistics) -> tuple[LayerShape, ...]:
     """The layers' heads; nothing where all have the same."""
     assert seen.key_norm is not None
-    each = [*zip(_heads(seen.received), _heads(seen.key_norm), strict=True)]
+    each = [*zip(heads_by_layer(seen.received), heads_by_layer(seen.key_norm), strict=True)]
     return tuple(LayerShape(number, *had) for number, had in enumerate(each)) if len(set(each)) > 1 else ()
 
 

@@ -34,7 +34,7 @@ from sinkscope.trace.attributes import run_attributes
 from sinkscope.trace.layout import Counts, Layout, Maps, Statistics, plan_layout
 from sinkscope.trace.prompts import Prompt
 from sinkscope.trace.reading import Trace, open_trace
-from sinkscope.trace.rows import Arrays, BatchRow, final_arrays, step_arrays
+from sinkscope.trace.rows import Arrays, BatchRow, final_arrays, heads_by_layer, step_arrays
 from sinkscope.trace.sample import SampleWriter
 from sinkscope.trace.store import TraceStore, check_output
 
@@ -266,8 +266,7 @@ def _probe(model: Model, kernel: str | None) -> None:
     canvas = Canvas(tokens=tokens, real=torch.ones_like(tokens, dtype=torch.bool), prompt_length=2)
     with watch(model, kernel=kernel) as watched:
         forward_for(model, canvas, None, ())(tokens, (0, 2), (0, 1), torch.zeros_like(tokens))
-    seen = watched.received[:, 0].isnan().all(-1).logical_not().sum(-1).tolist()  # heads by layer
-    told = [one.heads for one in model.shape.each]
+    seen, told = heads_by_layer(watched.received), [one.heads for one in model.shape.each]
     if seen != told:
         raise UserError(
             f"{model.name} attends with {seen} heads by layer where {told} are known of it: load it with load_model, "

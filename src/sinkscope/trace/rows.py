@@ -24,6 +24,12 @@ class BatchRow:
     padding: int
 
 
+def heads_by_layer(by_head: torch.Tensor) -> list[int]:
+    """How many heads each layer has, of values (layer, batch, head, key) that are NaN where it has none."""
+    counts: list[int] = by_head.isnan().all(-1).all(1).logical_not().sum(-1).tolist()
+    return counts
+
+
 def step_arrays(step: Step, number: int, seen: PassStatistics, row: BatchRow, kept: Statistics) -> Arrays:
     """What a `SampleWriter` takes for this step, the sample's own `number`."""
     width = step.seen.shape[1]
