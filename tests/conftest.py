@@ -3,7 +3,7 @@
 import gc
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -127,16 +127,6 @@ def trained_twins(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )  # fmt: skip
     train_twins(out, recipe, measuring=Measuring(problems_at_points=1, problems_at_end=2))
     return out
-
-
-@pytest.fixture
-def accelerate_anew() -> Iterator[None]:
-    """A test may train in a precision of its own, of which accelerate otherwise allows one a process."""
-    from accelerate.state import AcceleratorState
-
-    AcceleratorState._reset_state(reset_partial_state=True)
-    yield
-    AcceleratorState._reset_state(reset_partial_state=True)
 
 
 @pytest.fixture(autouse=True)

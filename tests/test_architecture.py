@@ -229,7 +229,7 @@ def test_public_functions_are_annotated() -> None:
 
 def test_what_is_imported_is_declared() -> None:
     project = tomllib.loads((SOURCE.parent.parent / "pyproject.toml").read_text())["project"]
-    extras = ("gguf", "train", "eval", "vision", "channel", "page")
+    extras = ("gguf", "train", "eval", "vision", "channel", "page", "ray", "cloud", "parquet")
     declared = [
         *project["dependencies"],
         *(text for extra in extras for text in project["optional-dependencies"][extra]),
@@ -237,7 +237,7 @@ def test_what_is_imported_is_declared() -> None:
     called = {"pillow": "PIL", "scikit_learn": "sklearn", "sionna_no_rt": "sionna"}
     packages = {text.split(">")[0].split("=")[0].strip().replace("-", "_") for text in declared}
     names = {called.get(package, package) for package in packages}
-    # Packages that transformers and datasets themselves need and hand on.
-    handed_on = {"huggingface_hub", "tokenizers", "yaml"}
+    # Packages that torch, transformers and datasets themselves need and hand on.
+    handed_on = {"huggingface_hub", "tokenizers", "triton", "yaml"}
     used = {name.split(".")[0] for tree in TREES.values() for name in imported(tree)}
     assert used - set(sys.stdlib_module_names) - names - handed_on - {"sinkscope"} == set()

@@ -18,7 +18,6 @@ from sinkscope.families import load_model
 from sinkscope.training import Recipe, read_recipe
 from sinkscope.training.objectives import Batch, batch
 
-pytestmark = pytest.mark.usefixtures("accelerate_anew")
 SMALL = (
     "--tokens", 1024, "--points", 2, "--precision", "float32", "--seed", 9, "--set", "adapted_tokens=512",
     "--set", "batch_tokens=256", "--set", "lengths=[32, 64]", "--set", "width=32", "--set", "heads=2",

@@ -24,7 +24,6 @@ from sinkscope.errors import UserError
 from sinkscope.training import Kind, Measuring, TrainingProgress, find_kind, read_recipe, train_twin, train_twins
 from sinkscope.training.checkpoints import newest, read_log, read_progress
 
-pytestmark = pytest.mark.usefixtures("accelerate_anew")
 KILLED_IN_SAVE = "import twin_runs as t; t.kill_in_save('twin-dlm', 12)"
 
 

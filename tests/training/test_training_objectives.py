@@ -66,7 +66,6 @@ def test_every_task_is_drawn() -> None:
     assert min(WEIGHTS.values()) > 0
 
 
-@pytest.mark.usefixtures("accelerate_anew")
 def test_twins_see_the_same_documents_in_the_same_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Tensor] = []
 

@@ -32,7 +32,6 @@ from sinkscope.training.training import initial_network
 from sinkscope.training.twins import measure
 
 NAMES = tuple(KINDS)
-pytestmark = pytest.mark.usefixtures("accelerate_anew")
 
 
 def tokens_of(rows: int, length: int) -> Tensor:

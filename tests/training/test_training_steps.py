@@ -16,7 +16,6 @@ from sinkscope.training.export import export
 from sinkscope.training.objectives import Batch, Masked, batch, put_masks
 from sinkscope.training.training import initial_network
 
-pytestmark = pytest.mark.usefixtures("accelerate_anew")
 RECIPE = changed(TINY, largest_norm=0.05, warm_up=0.3, weight_decay=0.5, answers_only=(0.0, 1.0), restarts=1)
 """Gradients are clipped hard, weights decay fast, and the rates rise for 2 of 8 steps, then for 1 of 4."""
 Weights = dict[str, Tensor]

@@ -1,4 +1,4 @@
-"""Where, in which precision and by which optimizers a training runs: accelerate on one device; Muon or AdamW for the
+"""Where and by which optimizers a training runs: accelerate on one device; Muon or AdamW for the
 matrices of the layers, AdamW for the rest, on a warm-up and a cosine.
 
 Muon (Jordan et al. 2024, in torch as `torch.optim.Muon`) orthogonalises each update of a matrix. Embeddings and norms
@@ -21,17 +21,19 @@ from torch.optim import AdamW, Muon, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from sinkscope.errors import UserError
-from sinkscope.training.recipe import MatrixOptimizer, Precision
+from sinkscope.training.recipe import MatrixOptimizer
 
 
-def accelerator_on(device: torch.device, precision: Precision = "float32") -> Accelerator:
-    """An accelerator on this very device. Raises `UserError` where accelerate would take another, or can't train in
-    that precision."""
-    mixed = {"bfloat16": "bf16", "float32": "no"}[precision]
+def accelerator_on(device: torch.device) -> Accelerator:
+    """An accelerator on this very device. Raises `UserError` where accelerate would take another.
+
+    It trains in the weights' own precision: accelerate allows one mixed precision a process, so a training that wants
+    another narrows its passes itself.
+    """
     try:
-        accelerator = Accelerator(cpu=device.type == "cpu", mixed_precision=mixed)
-    except ValueError as error:  # another precision or device was chosen in this process, or the device lacks bfloat16
-        raise UserError(f"accelerate does not train in {precision} on {device} here: {error}") from error
+        accelerator = Accelerator(cpu=device.type == "cpu", mixed_precision="no")
+    except ValueError as error:  # somebody else in this process asked accelerate for another precision or device
+        raise UserError(f"accelerate does not train on {device} here: {error}") from error
     found = accelerator.device
     if found.type != device.type or (found.index or 0) != (device.index or 0):
         raise UserError(

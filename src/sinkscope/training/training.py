@@ -103,7 +103,10 @@ def _progress_at(folder: Path) -> TrainingProgress:
 
 
 def _prepare(kind: Kind, recipe: Recipe, out: Path, device: str, checkpoint: Path | None) -> Stepper:
-    accelerator = accelerator_on(parse_device(device), recipe.precision)
+    where = parse_device(device)
+    if recipe.precision == "bfloat16" and where.type == "cuda" and not torch.cuda.is_bf16_supported():
+        raise UserError(f"{device} can't compute in bfloat16; train in float32 (--precision float32)")
+    accelerator = accelerator_on(where)
     network = initial_network(recipe, kind, out)
     made = optimizers(network, recipe)
     rates = schedules(made, recipe.warm_up, recipe.cosines(kind))
@@ -131,9 +134,14 @@ def _train_to(
 def _loss(run: Stepper, kind: Kind, recipe: Recipe, number: int) -> Tensor:
     device, given = run.accelerator.device, batch(recipe, number)
     tokens = given.tokens.to(device)
+
+    def logits_of(rows: Tensor) -> Tensor:  # (batch, position, token), float32 whatever the passes compute in
+        with torch.autocast(device.type, torch.bfloat16, enabled=recipe.precision == "bfloat16"):
+            found: Tensor = run.network(rows, use_cache=False).logits
+        return found.float()
+
     if kind.objective == "next-token":
-        return objectives.next_token_loss(run.network(tokens, use_cache=False).logits, tokens)
+        return objectives.next_token_loss(logits_of(tokens), tokens)
     generator = torch.Generator().manual_seed(recipe.seed * 1_000_003 + number)
     masks = objectives.put_masks(given, recipe.answers_only_at(number, kind), generator).to(device)
-    logits = run.network(masks.tokens, use_cache=False).logits
-    return objectives.masked_diffusion_loss(logits, tokens, masks, logit_shift=kind.logit_shift)
+    return objectives.masked_diffusion_loss(logits_of(masks.tokens), tokens, masks, logit_shift=kind.logit_shift)
