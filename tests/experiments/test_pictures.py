@@ -15,7 +15,7 @@ from sinkscope.experiments.pictures import PatchCondition, PictureAccuracy, meas
 from sinkscope.grids import Measured, Outcome
 from sinkscope.selection import Link, SelectiveViT, find_channel, find_selector, seed_channels
 from sinkscope.selection.costs import flops
-from sinkscope.selection.data import normalised
+from sinkscope.selection.data import Preprocessing
 from sinkscope.selection.digital import find_digital
 
 AWGN = find_channel("awgn")
@@ -108,7 +108,7 @@ def test_a_file_has_as_many_symbols_as_the_selection_and_arrives_or_not() -> Non
     cell = PatchCondition(way="resized", digital=True, alpha=0.3, channel=AWGN, rate=0.3, snr=4.0)
     symbols = (math.ceil(0.3 * 35) + 1) * math.ceil(0.3 * 32)
     arrived = find_digital("resized")(data.images.numpy(), symbols, 4.0)
-    seen = normalised(torch.from_numpy(arrived.images))
+    seen = Preprocessing().pixels(torch.from_numpy(arrived.images))
     expected = guesses(model, seen, 1.0) == data.labels
     outcome, stats = ran(one.run(cell, ignore))
     assert outcome.numerators.tolist() == expected.double().tolist()
@@ -120,7 +120,7 @@ def test_a_file_has_as_many_symbols_as_the_selection_and_arrives_or_not() -> Non
 
 def test_a_file_that_does_not_fit_counts_as_wrong() -> None:
     one = measure(N)
-    labels = one.trained.model(normalised(torch.zeros_like(one.data.images)), 1.0).logits.argmax(-1)
+    labels = one.trained.model(Preprocessing().pixels(torch.zeros_like(one.data.images)), 1.0).logits.argmax(-1)
     all_black_is_right = replace(one, data=replace(one.data, labels=labels))
     cell = PatchCondition(way="jpeg", digital=True, alpha=0.1, channel=AWGN, rate=0.1, snr=-10.0)
     outcome, stats = ran(all_black_is_right.run(cell, ignore))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from sinkscope.errors import UserError
-from sinkscope.selection.data import Splits, describe_skipped, load_images
+from sinkscope.selection.data import Preprocessing, Splits, describe_skipped, load_images
 from sinkscope.selection.data.images import MAX_GIB
 from sinkscope.selection.data.reading import Picture, read_parts
 
@@ -266,6 +266,12 @@ def test_a_bent_picture_is_read_or_skipped(content: bytes) -> None:
         Picture(name, lambda data=data: BytesIO(data), label)  # type: ignore[misc]
         for label, (name, data) in enumerate([("whole", whole.getvalue()), ("bent", content)])
     ]
-    images = read_parts({"train": pictures}, ("a", "b"), 4, "mine")["train"]
+    images = read_parts({"train": pictures}, ("a", "b"), Preprocessing().at(4), "mine")["train"]
     assert len(images) + len(images.skipped) == 2 and images.labels[0] == 0
     assert all(name == "bent" and reason and "\n" not in reason for name, reason in images.skipped)
+
+
+def test_a_picture_that_grows_beyond_bounds_is_skipped(parted: Path) -> None:
+    Image.fromarray(np.zeros((1, 60000), dtype=np.uint8)).save(parted / "test" / "daisy" / "00.png")
+    (skipped,) = load(parted, size=64).test.skipped
+    assert "so narrow that it would take 64 x 3840000 pixels" in skipped[1]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sinkscope.errors import UserError
-from sinkscope.selection.data import ImageSet, Splits, as_bytes, describe_skipped, normalised
+from sinkscope.selection.data import ImageSet, Preprocessing, Splits, describe_skipped
 from sinkscope.selection.data.images import MAX_GIB, check_memory, stratified
 from sinkscope.selection.data.sources import as_parts, carve
 
@@ -21,13 +21,14 @@ def test_bytes_become_floats_between_minus_one_and_one() -> None:
     byte = made.images[0, 0, 4, 2].item()
     # float32 holds 24 bits: a division and a subtraction err by less than 2^-22 each
     assert pixels[1, 0, 4, 2].item() == pytest.approx(byte / 127.5 - 1, abs=2**-21)
-    assert torch.equal(normalised(torch.tensor([0, 255], dtype=torch.uint8)), torch.tensor([-1.0, 1.0]))
+    assert torch.equal(Preprocessing().pixels(torch.tensor([0, 255], dtype=torch.uint8)), torch.tensor([-1.0, 1.0]))
 
 
 def test_floats_become_the_same_bytes_again() -> None:
     every = torch.arange(256, dtype=torch.uint8)
-    assert torch.equal(as_bytes(normalised(every)), every)
-    assert as_bytes(torch.tensor([-7.0, 7.0])).tolist() == [0, 255]
+    for scale in (Preprocessing(), Preprocessing(mean=(0.485,), std=(0.229,))):
+        assert torch.equal(scale.bytes(scale.pixels(every)), every)
+        assert scale.bytes(torch.tensor([-7.0, 7.0])).tolist() == [0, 255]
 
 
 def test_indices_may_be_a_tensor_or_a_list() -> None:

@@ -141,13 +141,16 @@ def _train_selection(
     from sinkscope.families.model import parse_device
     from sinkscope.selection.data import default_source, describe_skipped, load_images
     from sinkscope.selection.learning import StepReport, read_recipe, recipe_from, train_selective
-    from sinkscope.selection.saved import load_backbone
+    from sinkscope.selection.saved import load_backbone, preprocessing_of
 
     parse_device(training.device)
     there = read_recipe(training.out)
     recipe = recipe_from({**({} if there is None else there.to_dict()), **changes})
     source = data or default_source()
-    splits = load_images(source, size=image_size)
+    scale = None if start is None else preprocessing_of(start)
+    if start is not None and scale is None and not as_json:
+        console.say(f"note: {start} has no preprocessor_config.json: pictures are scaled to [-1, 1]", err=True)
+    splits = load_images(source, size=image_size, preprocessing=scale)
     network = None if start is None else load_backbone(start, len(splits.classes), recipe.seed)
     skipped = describe_skipped(splits.skipped)
     if skipped is not None and not as_json:

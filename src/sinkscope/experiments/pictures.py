@@ -29,7 +29,7 @@ from sinkscope.seeds import seed_from
 from sinkscope.selection.budgets import count_kept
 from sinkscope.selection.channels import Channel, find_channel, seed_channels
 from sinkscope.selection.costs import Costs, flops
-from sinkscope.selection.data import ImageSet, describe_skipped, normalised
+from sinkscope.selection.data import ImageSet, describe_skipped
 from sinkscope.selection.digital import find_digital
 from sinkscope.selection.link import Link
 from sinkscope.selection.model import SelectiveViT
@@ -209,7 +209,7 @@ def _as_file(model: SelectiveViT, data: ImageSet, chosen: torch.Tensor, conditio
     assert condition.rate is not None and condition.snr is not None
     symbols = symbols_of(model, condition.alpha, condition.rate)
     arrived = find_digital(condition.way)(data.images[chosen].numpy(), symbols, condition.snr)
-    pixels = normalised(torch.from_numpy(arrived.images)).to(model.budget.all.device)
+    pixels = data.preprocessing.pixels(torch.from_numpy(arrived.images)).to(model.budget.all.device)
     fits = torch.from_numpy(arrived.fits)
     right = (model(pixels, 1.0).logits.argmax(-1).cpu() == data.labels[chosen]) & fits
     return Arrived(
@@ -265,7 +265,8 @@ class PictureAccuracy:
     @cached_property
     def _settings(self) -> dict[str, Any]:
         pictures = digest(self.data.images, self.data.labels)
-        return {"task": self.task, "split": self.split, "n": self.n, "pictures": pictures}
+        scale = {name: list(getattr(self.data.preprocessing, name)) for name in ("mean", "std")}
+        return {"task": self.task, "split": self.split, "n": self.n, "pictures": pictures, **scale}
 
     def settings(self) -> dict[str, Any]:
         """Everything about the pictures that decides the numbers, as JSON."""

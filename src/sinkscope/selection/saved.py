@@ -1,6 +1,6 @@
 """A trained selection on disk: the backbone in transformers' own format, the rest beside it.
 
-    folder/backbone/               config.json, model.safetensors: any ViT of transformers
+    folder/backbone/               config.json, model.safetensors, preprocessor_config.json: any ViT of transformers
     folder/selection.safetensors   budget token, gates, codec
     folder/selection.json          where the gates are, what it was trained on and how
 
@@ -30,6 +30,7 @@ from sinkscope.families.guard import Limits, guarded, library_config
 from sinkscope.families.stored import read_stored
 from sinkscope.files import read_json, read_regular, write_whole
 from sinkscope.selection.backbones import BACKBONES, wrap
+from sinkscope.selection.data.preprocessing import Preprocessing
 from sinkscope.selection.model import SelectiveViT
 
 FORMAT = 1
@@ -53,6 +54,8 @@ class Trained:
     classes: tuple[str, ...]
     recipe: Mapping[str, Any]
     name: str
+    preprocessing: Preprocessing | None = None
+    """How its pictures were resized, cut and scaled; None where nothing says so: in [-1, 1]"""
 
 
 def save_selective(trained: Trained, folder: Path) -> None:
@@ -71,6 +74,8 @@ def save_selective(trained: Trained, folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         model.backbone.network.save_pretrained(folder / BACKBONE)  # type: ignore[operator]
+        if trained.preprocessing is not None:
+            trained.preprocessing.write(folder / BACKBONE)
         own = {key: value for key, value in model.state_dict().items() if not key.startswith("backbone.")}
         tensors = {key: value.detach().cpu().contiguous() for key, value in own.items()}
         safetensors.torch.save_file(tensors, folder / WEIGHTS)
@@ -102,7 +107,8 @@ def load_selective(name: str | Path) -> Trained:
     if not all(bool(value.isfinite().all()) for value in model.state_dict().values()):
         raise UserError(f"{folder} holds weights that are no numbers: its training went astray; train anew")
     model.eval()
-    return Trained(model, card["source"], tuple(card["classes"]), card["recipe"], str(name))
+    preprocessing = Preprocessing.of_checkpoint(folder / BACKBONE)
+    return Trained(model, card["source"], tuple(card["classes"]), card["recipe"], str(name), preprocessing)
 
 
 def _card(folder: Path) -> dict[str, Any]:
@@ -136,6 +142,11 @@ def load_backbone(name: str, classes: int, seed: int = 0) -> transformers.PreTra
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return _loaded(known[0], checkpoint, config, heads=True)
+
+
+def preprocessing_of(name: str) -> Preprocessing | None:
+    """How a checkpoint, a folder's or a hub's, wants its pictures; None where it does not say. Raises `UserError`."""
+    return Preprocessing.of_checkpoint(resolve(name).folder)
 
 
 def _stock_config(name: str) -> tuple[Checkpoint, transformers.PreTrainedConfig]:

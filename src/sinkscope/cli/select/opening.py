@@ -58,9 +58,10 @@ class DataOptions(OptionGroup):
 
         _, rows, columns = trained.model.backbone.image_shape
         source = self.data or trained.source
-        own = source == trained.source and rows == columns
+        stated = trained.preprocessing is not None and trained.preprocessing.shape is not None
+        own = source == trained.source and rows == columns and not stated
         size = rows if self.image_size is None and own else self.image_size
-        return load_images(source, size=size, seed=self.data_seed or 0)
+        return load_images(source, size=size, preprocessing=trained.preprocessing, seed=self.data_seed or 0)
 
 
 def notes_on_default(*named: object) -> list[str]:

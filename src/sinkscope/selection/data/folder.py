@@ -36,7 +36,7 @@ class Folder(Source):
         folders = _part_folders(root)
         classes = _same_classes(folders)
         pictures = {part: _pictures(folder, classes) for part, folder in folders.items()}
-        sets = read_parts(pictures, classes, self.size, self.title)
+        sets = read_parts(pictures, classes, self.preprocessing, self.title)
         for part, one in sets.items():
             for label in sorted(set(range(len(classes))) - set(one.labels.tolist())):
                 folder = folders[part] / classes[label]

@@ -51,7 +51,7 @@ class Hub(Source):
         parts = _by_role(labelled, self.title)
         classes, labels = _read_labels(parts, self.title)
         pictures = {role: table.pictures(labels[role]) for role, table in parts.items()}
-        return as_parts(read_parts(pictures, classes, self.size, self.title), self.title, self.seed)
+        return as_parts(read_parts(pictures, classes, self.preprocessing, self.title), self.title, self.seed)
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,7 @@
 Pictures are held as bytes, one a pixel and channel; floats are made of those that are asked for. A set takes n x
 channels x rows x columns bytes, and twice that for a moment while a part is carved from it.
 
-`pixels` maps bytes to [-1, 1] by x / 127.5 - 1, for every data set. Checkpoints trained with the mean and deviation of
-ImageNet (DeiT, DINOv2) saw colours at another scale: fine-tune them, or expect a little less of them.
+`pixels` scales bytes as the network saw them that the set was loaded for, to [-1, 1] where none is named.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from sinkscope.errors import UserError
+from sinkscope.selection.data.preprocessing import Preprocessing
 
 MAX_GIB = 8
 """More than this is refused, counted over all parts of a data set."""
@@ -32,6 +32,8 @@ class ImageSet:
     classes: tuple[str, ...]
     name: str
     """Where the pictures come from"""
+    preprocessing: Preprocessing = field(default_factory=Preprocessing)
+    """How they were brought to their size, and how bytes become floats"""
     skipped: tuple[tuple[str, str], ...] = ()
     """(path, reason) of what could not be read, in order"""
 
@@ -55,8 +57,8 @@ class ImageSet:
         return channels, rows, columns
 
     def pixels(self, indices: torch.Tensor | Sequence[int]) -> torch.Tensor:
-        """The pictures at some indices as float32 in [-1, 1], (index, channel, row, column)."""
-        return normalised(self.images[torch.as_tensor(indices)])
+        """The pictures at some indices as float32 at their scale, (index, channel, row, column)."""
+        return self.preprocessing.pixels(self.images[torch.as_tensor(indices)])
 
     def select(self, indices: torch.Tensor, name: str) -> ImageSet:
         """The pictures at some indices as a set of another name; what was skipped stays with the whole."""
@@ -106,16 +108,6 @@ class Splits:
     def skipped(self) -> tuple[tuple[str, str], ...]:
         """(path, reason) of what could not be read in any part."""
         return self.train.skipped + self.validation.skipped + self.test.skipped
-
-
-def normalised(images: torch.Tensor) -> torch.Tensor:
-    """Bytes as float32 in [-1, 1]: x / 127.5 - 1."""
-    return images.float() / 127.5 - 1
-
-
-def as_bytes(pixels: torch.Tensor) -> torch.Tensor:
-    """The inverse of `normalised`, rounded to the nearest byte; what lies outside [-1, 1] is cut off."""
-    return ((pixels + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
 
 
 def check_memory(count: int, shape: tuple[int, int, int], name: str) -> None:

@@ -68,7 +68,7 @@ class Digits(Source):
         found = load_digits()
         shades = torch.from_numpy(found.images)
         whole = ImageSet(
-            images=resized((shades * 255 / _SHADES).round().to(torch.uint8), self.size, self.title),
+            images=resized((shades * 255 / _SHADES).round().to(torch.uint8), self.preprocessing, self.title),
             labels=torch.from_numpy(found.target).to(torch.int64),
             classes=tuple(str(digit) for digit in found.target_names),
             name=self.title,
@@ -100,7 +100,7 @@ class FashionMnist(Source):
                 f"{int(labels.max())}; fetch the files again"
             )
         name = f"{self.title}, {part}"
-        images = resized(images, self.size, name)
+        images = resized(images, self.preprocessing, name)
         return ImageSet(images=images, labels=labels.to(torch.int64), classes=CLASSES, name=name)
 
 

@@ -22,6 +22,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from sinkscope.errors import UserError
 from sinkscope.selection.data.images import ImageSet, check_memory
+from sinkscope.selection.data.preprocessing import Preprocessing
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 _GREY = ("1", "L", "LA", "La")
@@ -33,6 +34,9 @@ _DAMAGE = (
     zlib.error, Image.DecompressionBombError,
 )  # fmt: skip
 """All that Pillow's decoders raise on damaged files"""
+
+_MOST_PIXELS = 2**26
+"""Of a picture that is resized before its middle is cut out"""
 
 Skipped = tuple[tuple[str, str], ...]
 
@@ -48,30 +52,34 @@ class Picture:
 
 
 def read_parts(
-    parts: Mapping[str, Sequence[Picture]], classes: tuple[str, ...], size: int | None, title: str
+    parts: Mapping[str, Sequence[Picture]], classes: tuple[str, ...], preprocessing: Preprocessing, title: str
 ) -> dict[str, ImageSet]:
     """Decode every part.
 
-    size: rows and columns to bring every picture to; None wants all to have one size. Raises `UserError` for a picture
+    Where `preprocessing` brings pictures to no size, all must have one. Raises `UserError` for a picture
     of another size, for a part of which nothing can be read, and for too much memory.
     """
     every = [picture for pictures in parts.values() for picture in pictures]
     with warnings.catch_warnings():
         # Pillow warns of odd marks in files that it then reads all the same
         warnings.filterwarnings("ignore", module=r"PIL\.")
-        shape = _common_shape(every, size, title)
+        shape = _common_shape(every, preprocessing, title)
         check_memory(len(every), shape, title)
-        return {part: _read(pictures, classes, shape, size, f"{title}, {part}") for part, pictures in parts.items()}
+        return {
+            part: _read(pictures, classes, shape, preprocessing, f"{title}, {part}") for part, pictures in parts.items()
+        }
 
 
-def resized(images: torch.Tensor, size: int | None, name: str) -> torch.Tensor:
-    """Grey bytes (n, row, column) as (n, 1, row, column), brought to `size` as files are."""
-    if size is None or tuple(images.shape[1:]) == (size, size):
+def resized(images: torch.Tensor, preprocessing: Preprocessing, name: str) -> torch.Tensor:
+    """Grey bytes (n, row, column) as (n, 1, row, column), resized and cut as files are."""
+    rows, columns = images.shape[1:]
+    shape = preprocessing.crop or preprocessing.resized(rows, columns)
+    if preprocessing.resized(rows, columns) == shape == (rows, columns):
         return images.unsqueeze(1)
-    check_memory(len(images), (1, size, size), name)
-    out = torch.empty(len(images), 1, size, size, dtype=torch.uint8)
+    check_memory(len(images), (1, *shape), name)
+    out = torch.empty(len(images), 1, *shape, dtype=torch.uint8)
     for row, image in enumerate(images.numpy()):
-        out[row] = _as_tensor(_fit(Image.fromarray(image), size))
+        out[row] = _as_tensor(_fit(Image.fromarray(image), preprocessing))
     return out
 
 
@@ -85,12 +93,16 @@ def describe_skipped(skipped: Skipped, most: int = 3) -> str | None:
 
 
 def _read(
-    pictures: Sequence[Picture], classes: tuple[str, ...], shape: tuple[int, int, int], size: int | None, name: str
+    pictures: Sequence[Picture],
+    classes: tuple[str, ...],
+    shape: tuple[int, int, int],
+    preprocessing: Preprocessing,
+    name: str,
 ) -> ImageSet:
     images = torch.empty(len(pictures), *shape, dtype=torch.uint8)
     labels, skipped = list[int](), list[tuple[str, str]]()
     for picture in pictures:
-        decoded = _decode(picture, shape[0], size)
+        decoded = _decode(picture, shape[0], preprocessing)
         if isinstance(decoded, str):
             skipped.append((picture.name, decoded))
             continue
@@ -108,15 +120,17 @@ def _read(
     )
 
 
-def _common_shape(pictures: Sequence[Picture], size: int | None, title: str) -> tuple[int, int, int]:
+def _common_shape(pictures: Sequence[Picture], preprocessing: Preprocessing, title: str) -> tuple[int, int, int]:
     """(channel, row, column): colour if any that can be read is, and the size asked for or that of the first."""
-    colour = (_is_colour(picture) and isinstance(_decode(picture, 3, size), torch.Tensor) for picture in pictures)
+    colour = (
+        _is_colour(picture) and isinstance(_decode(picture, 3, preprocessing), torch.Tensor) for picture in pictures
+    )
     channels = 3 if any(colour) else 1
-    if size is not None:
-        return channels, size, size
+    if preprocessing.shape is not None:
+        return channels, *preprocessing.shape
     reason = "it has no pictures"
     for picture in pictures:
-        decoded = _decode(picture, channels, None)
+        decoded = _decode(picture, channels, preprocessing)
         if not isinstance(decoded, str):
             _, rows, columns = decoded.shape
             return channels, rows, columns
@@ -132,13 +146,13 @@ def _is_colour(picture: Picture) -> bool:
         return False
 
 
-def _decode(picture: Picture, channels: int, size: int | None) -> torch.Tensor | str:
+def _decode(picture: Picture, channels: int, preprocessing: Preprocessing) -> torch.Tensor | str:
     """(channel, row, column) bytes, or the reason why the picture can't be read."""
     try:
         with picture.open() as stream, Image.open(stream, formats=FORMATS) as image:
             upright = ImageOps.exif_transpose(image)
             plain = _plain(upright, "RGB" if channels == 3 else "L")
-            return _as_tensor(plain if size is None else _fit(plain, size))
+            return _as_tensor(_fit(plain, preprocessing))
     except UnidentifiedImageError:
         return f"not a picture in {', '.join(FORMATS)}"
     except _DAMAGE as error:
@@ -157,9 +171,18 @@ def _plain(image: Image.Image, mode: str) -> Image.Image:
     return image.convert(mode)
 
 
-def _fit(image: Image.Image, size: int) -> Image.Image:
-    """Shorter side to `size`, and the middle cut out."""
-    return ImageOps.fit(image, (size, size), method=Image.Resampling.BICUBIC)
+def _fit(image: Image.Image, preprocessing: Preprocessing) -> Image.Image:
+    """Resized and cut; a picture smaller than the cut has black around it, as transformers has it."""
+    rows, columns = preprocessing.resized(image.height, image.width)
+    if rows * columns > _MOST_PIXELS:
+        raise ValueError(f"so narrow that it would take {rows} x {columns} pixels before it is cut")
+    if (rows, columns) != (image.height, image.width):
+        image = image.resize((columns, rows), Image.Resampling(preprocessing.resample))
+    if preprocessing.crop is None:
+        return image
+    high, wide = preprocessing.crop
+    top, left = (rows - high) // 2, (columns - wide) // 2
+    return image.crop((left, top, left + wide, top + high))
 
 
 def _as_tensor(image: Image.Image) -> torch.Tensor:

@@ -19,6 +19,7 @@ import torch
 from sinkscope.discovery import Register
 from sinkscope.errors import UserError
 from sinkscope.selection.data.images import ImageSet, Splits, stratified
+from sinkscope.selection.data.preprocessing import Preprocessing
 
 TEST_SHARE = 0.2
 """Of data that come in one piece."""
@@ -50,8 +51,7 @@ class Source(ABC):
 
     where: str
     """What was written there"""
-    size: int | None
-    """Rows and columns to bring every picture to; None leaves them as they are"""
+    preprocessing: Preprocessing
     seed: int
 
     @abstractmethod
@@ -64,8 +64,8 @@ class Source(ABC):
         return f"{self.name}:{self.where}" if self.where else self.name
 
 
-def find_source(text: str, *, size: int | None = None, seed: int = 0) -> Source:
-    """The source written as "name" or "name:where". Raises `UserError` for an unknown one and a bad size."""
+def find_source(text: str, preprocessing: Preprocessing | None = None, *, seed: int = 0) -> Source:
+    """The source written as "name" or "name:where". Raises `UserError` for an unknown one."""
     name, _, where = text.partition(":")
     if name not in SOURCES:
         raise UserError(
@@ -76,9 +76,7 @@ def find_source(text: str, *, size: int | None = None, seed: int = 0) -> Source:
         raise UserError(f"{name} takes nothing behind its name, got {text!r}; write {name}")
     if kind.needs and not where:
         raise UserError(f"{name} needs to know which: write {_usage(name)}")
-    if size is not None and size < 1:
-        raise UserError(f"size must be at least 1, the rows and columns of every picture; got {size}")
-    return kind(where=where, size=size, seed=seed)
+    return kind(where=where, preprocessing=preprocessing or Preprocessing(), seed=seed)
 
 
 def _usage(name: str) -> str:
@@ -88,25 +86,35 @@ def _usage(name: str) -> str:
     return f"{name}:{kind.takes}" if kind.needs else f"{name}[:{kind.takes}]"
 
 
-def load_images(source: str, *, size: int | None = None, seed: int = 0, validation: float = 0.1) -> Splits:
+def load_images(
+    source: str,
+    *,
+    size: int | None = None,
+    preprocessing: Preprocessing | None = None,
+    seed: int = 0,
+    validation: float = 0.1,
+) -> Splits:
     """Pictures for training, validation and test.
 
     source: "fashion-mnist", "digits", "folder:PATH" or "hub:NAME". size: bring every picture to `size` rows and
-    columns (shorter side resized, centre cut out). seed: draws what the source does not split itself. validation: the
-    share of the training part that is held back; where the source has a validation part and a test part of its own,
-    that is taken and the share is not used.
+    columns (shorter side resized, centre cut out). preprocessing: how pictures are resized, cut and scaled, a
+    checkpoint's own for example; `size` goes before its sizes. seed: draws what the source does not split itself.
+    validation: the share of the training part that is held back; where the source has a validation part and a test
+    part of its own, that is taken and the share is not used.
 
     Raises `UserError` for a source that is unknown, missing or damaged, and for more pictures than memory allows.
     """
     if not 0 < validation < 1:
         raise UserError(f"validation must lie between 0 and 1, a share of the training part; got {validation:g}")
-    found = find_source(source, size=size, seed=seed)
+    scale = (preprocessing or Preprocessing()).at(size)
+    found = find_source(source, scale, seed=seed)
     parts = found.read()
-    if parts.validation is not None:
-        return Splits(train=parts.train, validation=parts.validation, test=parts.test)
-    name = f"{found.title}, validation ({validation:.0%} of train, seed {seed})"
-    train, held_back = carve(parts.train, validation, seed, name)
-    return Splits(train=train, validation=held_back, test=parts.test)
+    train, held_back = parts.train, parts.validation
+    if held_back is None:
+        name = f"{found.title}, validation ({validation:.0%} of train, seed {seed})"
+        train, held_back = carve(parts.train, validation, seed, name)
+    train, held_back, test = (replace(part, preprocessing=scale) for part in (train, held_back, parts.test))
+    return Splits(train=train, validation=held_back, test=test)
 
 
 def carve(whole: ImageSet, share: float, seed: int, name: str) -> tuple[ImageSet, ImageSet]:

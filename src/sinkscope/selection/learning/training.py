@@ -127,12 +127,18 @@ def train_selective(
         )
     if recipe.pictures:
         splits = replace(splits, train=splits.train.take(recipe.pictures, seed=recipe.seed))
-    learnt = {"data": digest(splits.train.images, splits.train.labels), "start": digest(*model.state_dict().values())}
+    scale = torch.tensor([*splits.train.preprocessing.mean, *splits.train.preprocessing.std])
+    learnt = {
+        "data": digest(splits.train.images, splits.train.labels, scale),
+        "start": digest(*model.state_dict().values()),
+    }
     _keep_recipe(recipe, source, learnt, out)
     with memory_advice("memory does not suffice for this training; lower batch, width or depth, in another folder"):
         for part in parts_of(recipe):
             _learn(part, model, recipe, splits, out, accelerator_on(parse_device(device)), observer)
-    trained = Trained(model.eval().cpu(), source, splits.train.classes, recipe.to_dict(), str(out / MODEL))
+    trained = Trained(
+        model.eval().cpu(), source, splits.train.classes, recipe.to_dict(), str(out / MODEL), splits.train.preprocessing
+    )
     save_selective(trained, out / MODEL)
     return load_selective(out / MODEL)
 
