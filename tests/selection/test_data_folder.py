@@ -3,6 +3,7 @@
 import shutil
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from sinkscope.selection.data.images import MAX_GIB
 from sinkscope.selection.data.reading import Picture, read_parts
 
 
-def load(folder: Path, **choices: int) -> Splits:
+def load(folder: Path, **choices: Any) -> Splits:
     return load_images(f"folder:{folder}", **choices)
 
 
