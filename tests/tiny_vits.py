@@ -15,6 +15,8 @@ from transformers import (
     DeiTForImageClassificationWithTeacher,
     Dinov2Config,
     Dinov2ForImageClassification,
+    Dinov2WithRegistersConfig,
+    Dinov2WithRegistersForImageClassification,
     PreTrainedModel,
     ViTConfig,
     ViTForImageClassification,
@@ -113,17 +115,20 @@ def dinov2() -> PreTrainedModel:
     return _frozen(Dinov2ForImageClassification(Dinov2Config(mlp_ratio=2, **_settings(SQUARE))))
 
 
+def dinov2_with_registers() -> PreTrainedModel:
+    config = Dinov2WithRegistersConfig(mlp_ratio=2, num_register_tokens=3, **_settings(SQUARE))
+    return _frozen(Dinov2WithRegistersForImageClassification(config))
+
+
 STOCK: dict[str, Callable[[], PreTrainedModel]] = {
     "vit": vit,
     "deit": deit,
     "taught deit": taught_deit,
     "dinov2": dinov2,
+    "dinov2 with registers": dinov2_with_registers,
 }
 BACKBONES: dict[str, Callable[[], Backbone]] = {
-    "vit": lambda: wrap(vit()),
-    "deit": lambda: wrap(deit()),
-    "taught deit": lambda: wrap(taught_deit()),
-    "dinov2": lambda: wrap(dinov2()),
+    **{name: lambda make=make: wrap(make()) for name, make in STOCK.items()},  # type: ignore[misc]
     "plain": plain_backbone,
 }
 

@@ -43,10 +43,14 @@ def test_what_a_backbone_says_of_itself_is_so(name: str) -> None:
     tokens = backbone.embed(pictures(backbone, 2))
     assert tokens.shape == (2, backbone.prefix + backbone.patches, backbone.width)
     assert backbone.patches == backbone.grid[0] * backbone.grid[1]
-    assert backbone.classes == CLASSES and backbone.prefix == (2 if "deit" in name else 1)
+    assert backbone.classes == CLASSES and backbone.prefix == {
+        "deit": 2,
+        "taught deit": 2,
+        "dinov2 with registers": 4,
+    }.get(name, 1)
 
 
-@pytest.mark.parametrize("name", [name for name in BACKBONES if name != "dinov2"])
+@pytest.mark.parametrize("name", [name for name in BACKBONES if "dinov2" not in name])
 def test_patches_are_counted_row_by_row(name: str) -> None:
     """A change in the last patch of the first row moves token 6 of 35 (5 rows of 7)."""
     backbone = BACKBONES[name]()

@@ -107,7 +107,7 @@ TABLE: list[Row] = [
     (lambda: relaxed(torch.full((2,), 0.5), "hard"), ("mode 'hard'", "exact, soft, up-to")),
     (lambda: built(mode="hard"), ("mode 'hard'", "exact, soft, up-to")),
     (lambda: run(mode="hard"), ("mode 'hard'", "exact, soft, up-to")),
-    (lambda: run(selector="best"), ("selector 'best'", "cls-attention, gates, high-key-norm, key-norm, random")),
+    (lambda: run(selector="best"), ("selector 'best'", "cls-attention, ", "gates, high-key-norm, ", "random")),
     (lambda: find_channel("tin can"), ("channel 'tin can'", "awgn, erasure, rayleigh, rayleigh-blind")),
     (lambda: find_digital("bpg"), ("'bpg'", "jpeg, resized")),
     (lambda: find_controller("pid", plausible_table(), 0.1), ("'pid'", "drift-plus-penalty, fixed, oracle")),

@@ -99,6 +99,9 @@ def at_gate(patches: int, images: list[int], positions: torch.Tensor | None = No
         positions=positions,
         images=images,
         attention=None,
+        there=torch.ones_like(positions, dtype=torch.bool),
+        sizes=None,
+        counts=torch.full((len(images),), patches),
     )
 
 
@@ -109,7 +112,25 @@ def test_each_selector_ranks_by_what_its_name_says() -> None:
         "cls-attention": [0, 2, 1],
         "key-norm": [2, 0, 1],
         "high-key-norm": [1, 0, 2],
+        "evit": [0, 2, 1],
+        "received-attention-no-sinks": [1, 2, 0],
+        "cls-attention-no-sinks": [0, 2, 1],
+        "key-norm-no-sinks": [2, 0, 1],
     }
+
+
+@pytest.mark.parametrize("name", [name for name in LOOKING if name.endswith("-no-sinks")])
+def test_sinks_go_first_and_padding_is_none(name: str) -> None:
+    """Patch 5 receives 9 of the 15 that six patches receive, more than 3 above the mean of the others; what stands at
+    padding would lift the mean so that it were none."""
+    received = torch.tensor([[1.0, 2.0, 1.0, 1.0, 1.0, 9.0, 90.0, 90.0]])
+    there = torch.arange(8) < 6
+    seen = BlockAttention(received=received, by_class=torch.rand(1, 8), key_norm=torch.rand(1, 8))
+    at = replace(at_gate(8, [0]), attention=seen, there=there.unsqueeze(0))
+    plain = find_selector(name.removesuffix("-no-sinks")).scores(at)[0]
+    scores = find_selector(name).scores(at)[0]
+    assert scores[5] == -torch.inf
+    assert torch.equal(scores[:5], plain[:5])
 
 
 @LAWS

@@ -94,7 +94,7 @@ FIGURES = filed("report/figures")
 FORMATS = ("svg", "pdf", "png")
 MOST_MEGABYTES = 64.0
 
-SELECTORS = filed("selection/selectors")
+SELECTORS = tuple(sorted(filed("selection/selectors") + filed("selection/merging")))
 DEFAULT_SELECTORS = ("gates", "random", "cls-attention", "key-norm")
 DIGITAL = ("jpeg", "resized")
 CHANNELS = filed("selection/channels")

@@ -3,6 +3,7 @@
 from sinkscope.selection.backbones import BACKBONES, Backbone, PlainBackbone, wrap
 from sinkscope.selection.channels import CHANNELS, Channel, find_channel, seed_channels
 from sinkscope.selection.link import Link
+from sinkscope.selection.merging import merge_alike
 from sinkscope.selection.model import Picked, SelectiveViT
 from sinkscope.selection.modes import MODES
 from sinkscope.selection.relaxing import Relaxed, relaxed_pass
@@ -23,6 +24,7 @@ __all__ = [
     "Selector",
     "find_channel",
     "find_selector",
+    "merge_alike",
     "relaxed_pass",
     "seed_channels",
     "wrap",

@@ -2,8 +2,8 @@
 
 A backbone wraps a network by composition and changes nothing in it: the network's own modules are called, so its
 weights, its training and its checkpoint stay what they are. Tokens are in the order prefix (class token, DeiT's
-distillation token), then patches. `wrap` knows transformers' ViT, DeiT (with or without its teacher's head) and DINOv2;
-a network of plain PyTorch is put together by its user:
+distillation token, registers), then patches. `wrap` knows transformers' ViT, DeiT (with or without its teacher's head)
+and DINOv2 (with or without registers); a network of plain PyTorch is put together by its user:
 
     backbone = PlainBackbone(
         network, embed=network.embed, blocks=network.blocks, classify=lambda tokens, keep: network.head(tokens[:, 0]),
@@ -212,13 +212,21 @@ class DeiTWithTeacher(StockBackbone):
 class DinoV2(StockBackbone):
     """A linear head on the class token beside the mean of the patches, here of those that were kept."""
 
-    def __init__(self, network: Any) -> None:
-        super().__init__(network, "dinov2", prefix=1, layers="encoder.layer")
+    def __init__(self, network: Any, body: str = "dinov2", registers: int = 0) -> None:
+        super().__init__(network, body, prefix=1 + registers, layers="encoder.layer")
 
     def head(self, normed: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
-        both = torch.cat([normed[:, 0], masked_mean(normed[:, 1:], keep)], dim=1)
+        both = torch.cat([normed[:, 0], masked_mean(normed[:, self.prefix :], keep)], dim=1)
         logits: torch.Tensor = self.network.classifier(both)
         return logits
+
+
+@backbone("Dinov2WithRegistersForImageClassification")
+class DinoV2WithRegisters(DinoV2):
+    """Registers (Darcet et al. 2023, arXiv 2309.16588) stand behind the class token, and are always kept and sent."""
+
+    def __init__(self, network: Any) -> None:
+        super().__init__(network, "dinov2_with_registers", network.config.num_register_tokens)
 
 
 def masked_mean(patches: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:

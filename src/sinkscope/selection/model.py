@@ -169,7 +169,12 @@ class _Run:
                 current = [self._block(group, index, watched) for group, _ in current]
         prefix, patches_from = model.backbone.prefix, model.head
         return [
-            replace(group, tokens=torch.cat([group.tokens[:, :prefix], group.tokens[:, patches_from:]], 1), head=prefix)
+            replace(
+                group,
+                tokens=torch.cat([group.tokens[:, :prefix], group.tokens[:, patches_from:]], 1),
+                head=prefix,
+                sizes=None,  # they are not sent
+            )
             for group, _ in current
         ]
 
@@ -198,9 +203,16 @@ class _Run:
             positions=group.positions,
             images=[self.numbers[row] for row in group.rows.tolist()],
             attention=attention,
+            there=group.there,
+            sizes=group.sizes,
+            counts=counts,
         )
         scores, threshold = self.selector.scores(at), self.selector.thresholds(at)
         kept = self.mode.choose(ScoredPatches(scores=scores, threshold=threshold, counts=counts, there=group.there))
+        merged = self.selector.merged(at, kept.keep)
+        if merged is not None:
+            tokens = torch.cat([group.tokens[:, : group.head], merged.patches], dim=1)
+            group = replace(group, tokens=tokens, sizes=merged.sizes)
         return group.keep(kept.keep, kept.weight)
 
     def _block(self, group: Group, index: int, watched: Watched | None) -> tuple[Group, BlockAttention | None]:

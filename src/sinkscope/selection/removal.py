@@ -30,6 +30,8 @@ class Group:
     """(row, patch): where in the picture"""
     there: torch.Tensor
     """(row, patch) boolean: False for padding, which stands on the right"""
+    sizes: torch.Tensor | None = None
+    """(row, patch): how many patches each has taken in, where patches were merged"""
 
     @property
     def patches(self) -> torch.Tensor:
@@ -42,10 +44,12 @@ class Group:
         return torch.nn.functional.pad(self.there, (self.head, 0), value=True)
 
     def bias(self) -> torch.Tensor | None:
-        """(row, 1, token, token) to add to the scores, or None where there is no padding."""
-        if bool(self.there.all()):
-            return None
-        return hide(self.all_there, self.tokens.dtype)
+        """(row, 1, token, token) to add to the scores, or None for nothing: minus infinity at padding, and at a key
+        that stands for several patches the logarithm of their number (ToMe's proportional attention)."""
+        if self.sizes is None:
+            return None if bool(self.there.all()) else hide(self.all_there, self.tokens.dtype)
+        sizes = torch.nn.functional.pad(self.sizes, (self.head, 0), value=1.0).log().to(self.tokens)
+        return hide(self.all_there, self.tokens.dtype) + sizes[:, None, None, :]
 
     def keep(self, keep: torch.Tensor, weight: torch.Tensor | None) -> list[Group]:
         """The patches that stay, (row, patch) boolean, multiplied by a weight if any; rows sorted into groups."""
@@ -69,6 +73,7 @@ class Group:
             tokens=torch.cat([self.tokens[rows, : self.head], patches], dim=1),
             positions=self.positions[rows].gather(1, first),
             there=torch.arange(most, device=counts.device) < counts[rows].unsqueeze(-1),
+            sizes=None if self.sizes is None else self.sizes[rows].gather(1, first),
         )
 
 

@@ -7,7 +7,8 @@ choice of patches alone.
 of its patches, drawn from the seed and the picture's number, at all gates, the same alone and in any batch. The others
 need no training and look at the attention of the block before the gate: `cls-attention` keeps what the class token
 looks at (EViT, arXiv 2202.07800), `received-attention` what all tokens look at, the sinks; `key-norm` keeps the keys of
-the lowest norm (METHODS section 3, applied to patches), `high-key-norm` the others.
+the lowest norm (METHODS section 3, applied to patches), `high-key-norm` the others. Their kinds `-no-sinks` let sinks
+go first. `merging` adds those that take in what goes.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+import xarray as xr
 from transformers import PreTrainedModel
 
 from sinkscope.attention import NOT_COUNTED, Collect, Watched, label_queries, watch
@@ -27,6 +29,7 @@ from sinkscope.errors import UserError
 from sinkscope.seeds import seed_from
 from sinkscope.selection.backbones import Backbone
 from sinkscope.selection.budgets import Gate
+from sinkscope.sinks import Excess
 
 _REGISTER: Register[Selector] = Register("selector")
 SELECTORS, selector = _REGISTER.kinds, _REGISTER.file
@@ -69,6 +72,22 @@ class GateInput:
     """(batch,) a number for each picture, which random choices depend on"""
     attention: BlockAttention | None
     """None unless the selector needs it"""
+    there: torch.Tensor
+    """(batch, patch) boolean: False for padding"""
+    sizes: torch.Tensor | None
+    """(batch, patch): patches that each has taken in; None for one each"""
+    counts: torch.Tensor
+    """(batch,) patches that the budget allows"""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Merged:
+    """Patches after those that go were added to those that stay."""
+
+    patches: torch.Tensor
+    """(batch, patch, width); what stands at patches that go does not matter"""
+    sizes: torch.Tensor | None
+    """(batch, patch), for proportional attention; None for plain attention"""
 
 
 class Selector(ABC):
@@ -83,6 +102,11 @@ class Selector(ABC):
     def thresholds(self, at: GateInput) -> torch.Tensor | None:
         """(batch, 1) on the same scale, or None where only the order means something."""
         del at
+        return None
+
+    def merged(self, at: GateInput, keep: torch.Tensor) -> Merged | None:
+        """What patches that stay, (batch, patch) boolean, take over from those that go; None for nothing."""
+        del at, keep
         return None
 
 
@@ -119,6 +143,20 @@ class AttentionSelector(Selector):
         """(batch, patch), higher is kept longer."""
 
 
+class WithoutSinks(AttentionSelector):
+    """Sinks go first, whatever their score: patches that `Excess` marks among those that are there.
+
+    Sinks attract attention and tell nothing of the picture (Darcet et al. 2023), so a selector that follows attention
+    keeps them. What a selector gains by this says how far they mislead it.
+    """
+
+    def scores(self, at: GateInput) -> torch.Tensor:
+        assert at.attention is not None
+        received = at.attention.received.double().masked_fill(~at.there, torch.nan)
+        marked = Excess().marks(xr.DataArray(received.cpu().numpy(), dims=("row", "position"))).to_numpy()
+        return super().scores(at).masked_fill(torch.from_numpy(marked).to(received.device), -torch.inf)
+
+
 @selector("cls-attention")
 class ClsAttentionSelector(AttentionSelector):
     def scores_of(self, attention: BlockAttention) -> torch.Tensor:
@@ -141,6 +179,21 @@ class KeyNormSelector(AttentionSelector):
 class HighKeyNormSelector(AttentionSelector):
     def scores_of(self, attention: BlockAttention) -> torch.Tensor:
         return attention.key_norm
+
+
+@selector("cls-attention-no-sinks")
+class ClsAttentionWithoutSinks(WithoutSinks, ClsAttentionSelector):
+    pass
+
+
+@selector("received-attention-no-sinks")
+class ReceivedAttentionWithoutSinks(WithoutSinks, ReceivedAttentionSelector):
+    pass
+
+
+@selector("key-norm-no-sinks")
+class KeyNormWithoutSinks(WithoutSinks, KeyNormSelector):
+    pass
 
 
 @contextmanager

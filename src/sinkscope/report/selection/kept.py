@@ -14,6 +14,7 @@ kept has seen its neighbours before the gate, and carries some of what was dropp
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -102,6 +103,8 @@ _HATCH_INK = "#98a3ad"
 _MOST_WIDE, _NARROWEST, _GAP, _LEFT, _TITLES, _HEADS, _LINE = 1.1, 3.2, 0.07, 0.3, 0.33, 0.24, 0.14
 """Inches: side of a map at most, width of a figure at least, between maps, left of them, above each, above the first,
 and a line of words."""
+_PIXELS = 112
+"""That a side of a map is thinned to, if it has twice as many."""
 _LONGEST, _SMALL = 18, 6.3
 """Letters of a class's name, points of small print."""
 
@@ -151,7 +154,9 @@ def paint(ax: Axes, image: torch.Tensor, kept: torch.Tensor, grid: tuple[int, in
     seen[: height * grid[0], : width * grid[1]] = there.repeat(height, 0).repeat(width, 1)
     darkest, lightest = _PALE
     pale = darkest + (lightest - darkest) * shown
-    ax.imshow(np.where(seen, shown, pale), cmap="gray", vmin=0, vmax=1, extent=(0, columns, rows, 0))
+    drawn = thinned(np.where(seen, shown, pale), math.gcd(height, width))
+    # "none" stores the picture's own pixels in a file; any other way stores those of the page, megabytes of them.
+    ax.imshow(drawn, cmap="gray", vmin=0, vmax=1, extent=(0, columns, rows, 0), interpolation="none")
     ax.add_collection(_hatches(~there, height, width), autolim=False)
     ax.add_collection(_lines(_sides(grid), height, width, BASE, 0.3, "grid"), autolim=False)
     ax.add_collection(_lines(_edges(there), height, width, SINK, 0.9, "outline"), autolim=False)
@@ -159,6 +164,14 @@ def paint(ax: Axes, image: torch.Tensor, kept: torch.Tensor, grid: tuple[int, in
     ax.set_yticks([])
     for side in ax.spines.values():
         side.set_visible(False)
+
+
+def thinned(picture: NDArray[np.float64], patch: int) -> NDArray[np.float64]:
+    """Means of squares of pixels, which divide patches, so that no side is much above what a map of an inch shows."""
+    side = max((one for one in range(1, max(picture.shape) // _PIXELS + 1) if patch % one == 0), default=1)
+    rows, columns = (length // side * side for length in picture.shape)
+    squares = picture[:rows, :columns].reshape(rows // side, side, columns // side, side)
+    return squares.mean((1, 3)) if (rows, columns) == picture.shape else picture
 
 
 def grey(image: torch.Tensor) -> NDArray[np.float64]:
