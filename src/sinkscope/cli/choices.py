@@ -81,10 +81,13 @@ LITTLE = (
 )  # fmt: skip
 CHAIN_TASKS = ("back-copy", "recall")
 TASKS = (*LITTLE, *CHAIN_TASKS)
+RULER = (
+    "single-1", "single-2", "single-3", "multikey-1", "multikey-2", "multikey-3", "multivalue", "multiquery", "vt",
+    "cwe", "fwe",
+)  # fmt: skip
 MEASURES = (
-    *TASKS, "chain-writing", "needle", "perplexity", "continuations", "infilling-RATIO", "likelihood-TASK",
-    "lm-eval:TASK", "FILE",
-    "FILE.jsonl",
+    *TASKS, "chain-writing", "needle", *(f"ruler-{name}" for name in RULER), "perplexity", "continuations",
+    "infilling-RATIO", "likelihood-TASK", "lm-eval:TASK", "FILE", "FILE.jsonl",
 )  # fmt: skip
 MAX_EXAMPLE_TOKENS = 64
 TWINS = ("twin-ar", "twin-dlm", "twin-adapted")

@@ -115,7 +115,7 @@ class Evaluation:
         start, how = time.perf_counter(), self.answering
         got, removed = answer_all(how, self.questions, self.batch_size, observer)
         pairs = list(zip(self.examples, got, strict=True))
-        right = tuple(self.task.is_right(example.answer, said) for example, said in pairs)
+        right = tuple(self.task.is_right(example.answer, said) == 1 for example, said in pairs)
         wrong = [
             Wrong(example.prompt, example.answer, said)
             for (example, said), good in zip(pairs, right, strict=True)
@@ -260,7 +260,11 @@ class ExactAnswers(KeysMeasure):
     """How the examples were drawn."""
 
     better = "high"
-    unit = "share of right answers"
+
+    @property
+    def unit(self) -> str:
+        """In words."""
+        return "share of what was asked" if self.kind.in_parts else "share of right answers"
 
     @property
     def task(self) -> str:
@@ -291,7 +295,7 @@ class ExactAnswers(KeysMeasure):
         right = np.array(
             [self.kind.is_right(one.answer, said) for one, said in zip(self.examples, got, strict=True)], np.float64
         )
-        return Outcome(right, np.ones_like(right), exact=True), removed
+        return Outcome(right, np.ones_like(right), exact=not self.kind.in_parts), removed
 
     def settings(self) -> dict[str, Any]:
         """Examples and decoding."""

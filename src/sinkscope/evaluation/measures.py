@@ -4,6 +4,7 @@
     measure = make(load_model("twin-ar"))
 
 - every task with exact answers of `TASKS`, `needle`, and `FILE.jsonl` with questions of one's own;
+- `ruler-NAME`: a task of RULER, `ruler-single-1` to `ruler-fwe`, in contexts of any length;
 - `chain-writing`: how probable what a model of chains writes is under the true chain;
 - `perplexity` of texts after a prefix, `continuations` of windows after a context, and `FILE`, the continuations of a
   text file, called by its last part, or by its whole path where another measure is called so too;
@@ -24,7 +25,7 @@ from pathlib import Path
 
 from sinkscope.discovery import Names, load_installed_plugins
 from sinkscope.errors import UserError
-from sinkscope.evaluation import chain_measures, needle, text_measures
+from sinkscope.evaluation import chain_measures, needle, ruler, text_measures
 from sinkscope.evaluation.answer_likelihood import LIKELIHOOD, make_likelihood
 from sinkscope.evaluation.answers import check_has_context, make_answers
 from sinkscope.evaluation.harness.command import check_installed
@@ -70,10 +71,19 @@ MEASURES.add(
         lambda options: needle.check_places(options.lengths, options.depths),
     ),
 )
+for _name in ruler.KINDS:
+    MEASURES.add(
+        f"{ruler.PREFIX}{_name}",
+        MeasureKind(
+            partial(ruler.make_ruler, name=_name),
+            frozenset({"seed", "lengths", "blocks"}),
+            lambda options: needle.check_places(options.lengths, None),
+        ),
+    )
 MEASURES.add(chain_measures.WRITING, MeasureKind(chain_measures.make_writing, frozenset({"seed", "blocks"})))
 NAMES = (
-    *TASKS, chain_measures.WRITING, needle.NAME, PERPLEXITY, CONTINUATIONS, f"{INFILLING}RATIO", f"{LIKELIHOOD}TASK",
-    f"{LM_EVAL}TASK", "FILE", "FILE.jsonl",
+    *TASKS, chain_measures.WRITING, needle.NAME, *(f"{ruler.PREFIX}{name}" for name in ruler.KINDS), PERPLEXITY,
+    CONTINUATIONS, f"{INFILLING}RATIO", f"{LIKELIHOOD}TASK", f"{LM_EVAL}TASK", "FILE", "FILE.jsonl",
 )  # fmt: skip
 """For people; RATIO stands for a share such as 0.3, FILE for a text file, FILE.jsonl for one with questions."""
 

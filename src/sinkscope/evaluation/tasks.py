@@ -42,8 +42,8 @@ _PATIENCE = 2000
 _FIELDS = frozenset({"id", "prompt", "answer", "context", "check", "gen_length"})
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
-AnswerCheck = Callable[[str, str], bool]
-"""(expected, got) -> whether it is right; `got` is the generated text up to its end."""
+AnswerCheck = Callable[[str, str], float]
+"""(expected, got) -> whether it is right, or which share of it; `got` is the generated text up to its end."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,8 @@ class Task:
     is_right: AnswerCheck
     size: int | None = None
     """Number of examples, where the stream ends."""
+    in_parts: bool = False
+    """Whether an answer may be right in part."""
     check: Callable[[Model], None] = lambda _: None
     """Raises `UserError` for a model that the questions make no sense to."""
 

@@ -146,7 +146,7 @@ def load_backbone(name: str, classes: int, seed: int = 0) -> transformers.PreTra
 
 def preprocessing_of(name: str) -> Preprocessing | None:
     """How a checkpoint, a folder's or a hub's, wants its pictures; None where it does not say. Raises `UserError`."""
-    return Preprocessing.of_checkpoint(resolve(name).folder)
+    return Preprocessing.of_checkpoint(_stock_config(name)[0].folder)
 
 
 def _stock_config(name: str) -> tuple[Checkpoint, transformers.PreTrainedConfig]:
