@@ -29,6 +29,7 @@ from sinkscope.attention.kernels import (
     Accumulator,
     Attention,
     empty_output,
+    fill_output,
     masked_scores,
     mixer,
     parts,
@@ -212,10 +213,14 @@ def _received(attention: Attention, weights: torch.Tensor) -> torch.Tensor:
 def _cut_all(attention: Attention, cut: Cut, accumulator: Accumulator | None) -> tuple[torch.Tensor, torch.Tensor]:
     """Output (batch, query, head, dim) and the attention removed, (batch, head, query)."""
     output = empty_output(attention)
-    removed = attention.query.new_empty(attention.query.shape[:3], dtype=attention.exact)
+    removed = attention.query.new_zeros(attention.query.shape[:3], dtype=attention.exact)
     for batch, heads, part in parts(attention):
         seeing = None if accumulator is None else accumulator.part(batch, heads)
-        removed[batch, heads] = _cut_pass(part, cut.part(batch, heads), seeing, output[batch, :, heads])
+        own = cut.part(batch, heads)
+        if bool(own.keys.any()):
+            removed[batch, heads] = _cut_pass(part, own, seeing, output[batch, :, heads])
+        else:
+            fill_output(part, seeing, output[batch, :, heads])
     return output, removed
 
 

@@ -18,6 +18,7 @@ watched or not (`chunked_output`).
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
@@ -66,14 +67,6 @@ class Attention:
     def exact(self) -> torch.dtype:
         """The precision of scores and sums: float32, or float64 where the queries are."""
         return torch.promote_types(self.query.dtype, torch.float32)
-
-    @property
-    def block_rows(self) -> int:
-        """Query rows of all heads that are scored at a time."""
-        device = self.query.device.type
-        row_bytes = self.query.shape[0] * self.query.shape[1] * self.key.shape[2] * self.exact.itemsize
-        fitting = CHUNK_BYTES.get(device, 2 << 20) // max(row_bytes, 1)
-        return max(16, min(MOST_ROWS.get(device, 1024), fitting))
 
     @property
     def width(self) -> int:
@@ -133,9 +126,19 @@ def parts(attention: Attention) -> Iterator[tuple[slice, slice, Attention]]:
     of_one = share * queries * key.shape[2] * attention.exact.itemsize
     fitting = max(1, CHUNK_BYTES.get(query.device.type, 2 << 20) // max(of_one, 1))
     some, rows = min(fitting, kv_heads), max(1, fitting // kv_heads)
-    room = None
-    for first in range(0, batch, rows):
-        for head in range(0, kv_heads, some):
+    kept = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad)
+    with nullcontext() if kept else _room(attention, min(rows, batch), share * some) as room:
+        yield from _parts(attention, rows, some, room)
+
+
+def _parts(
+    attention: Attention, rows: int, some: int, room: torch.Tensor | None
+) -> Iterator[tuple[slice, slice, Attention]]:
+    """So many rows of the batch and key heads each."""
+    query, key = attention.query, attention.key
+    share = query.shape[1] // key.shape[1]
+    for first in range(0, len(query), rows):
+        for head in range(0, key.shape[1], some):
             at, key_heads = slice(first, first + rows), slice(head, head + some)
             own = slice(head * share, (head + some) * share)
             part = replace(
@@ -146,11 +149,39 @@ def parts(attention: Attention) -> Iterator[tuple[slice, slice, Attention]]:
                 mask=_part_of(attention.mask, at, own),
                 bias=_part_of(attention.bias, at, own),
                 learned_sink=None if attention.learned_sink is None else attention.learned_sink[own],
+                room=room,
             )
-            if room is None and not (torch.is_grad_enabled() and (query.requires_grad or key.requires_grad)):
-                most = part.query.shape[0] * part.query.shape[1] * min(part.block_rows, queries) * key.shape[2]
-                room = torch.empty(most, dtype=attention.exact, device=query.device)
-            yield at, own, replace(part, room=room)
+            yield at, own, part
+
+
+_rooms: list[torch.Tensor] = []
+"""Rooms on the CPU that nobody uses now. Fresh memory for every call would cost as much as the sums at 256 tokens."""
+
+
+@contextmanager
+def _room(attention: Attention, batch: int, heads: int) -> Iterator[torch.Tensor]:
+    """Memory for the largest block of so many rows of the batch and query heads."""
+    queries, keys = attention.query.shape[2], attention.key.shape[2]
+    device, exact = attention.query.device, attention.exact
+    most = batch * heads * min(block_rows(attention, batch * heads), queries) * keys
+    if device.type != "cpu" or most * exact.itemsize > CHUNK_BYTES["cpu"]:
+        yield torch.empty(most, dtype=exact, device=device)
+        return
+    try:
+        room = _rooms.pop()
+    except IndexError:
+        room = torch.empty(CHUNK_BYTES["cpu"], dtype=torch.uint8)
+    try:
+        yield room.view(exact)
+    finally:
+        _rooms.append(room)
+
+
+def block_rows(attention: Attention, heads: int) -> int:
+    """Query rows of so many heads, those of all rows of the batch counted, that are scored at a time."""
+    device = attention.query.device.type
+    fitting = CHUNK_BYTES.get(device, 2 << 20) // max(heads * attention.key.shape[2] * attention.exact.itemsize, 1)
+    return max(16, min(MOST_ROWS.get(device, 1024), fitting))
 
 
 def _part_of(given: torch.Tensor | None, batch: slice, heads: slice) -> torch.Tensor | None:
@@ -174,7 +205,7 @@ def probability_chunks(attention: Attention) -> Iterator[tuple[int, int, torch.T
 def row_chunks(attention: Attention) -> Iterator[tuple[int, int, torch.Tensor, torch.Tensor | None]]:
     """The same with what goes to no key, (batch, head, rows): all of it where a row may see nothing. None without a
     learned sink."""
-    queries, rows = attention.query.shape[2], attention.block_rows
+    queries, rows = attention.query.shape[2], block_rows(attention, attention.query.shape[0] * attention.query.shape[1])
     scores_of = scorer(attention)
     for start in range(0, queries, rows):
         stop = min(start + rows, queries)
@@ -259,11 +290,17 @@ def one_pass(attention: Attention, accumulator: Accumulator, sdpa: Callable[[], 
     del sdpa
     output = empty_output(attention)
     for batch, heads, part in parts(attention):
-        seeing, mix = accumulator.part(batch, heads), mixer(part, output[batch, :, heads])
-        for start, stop, probabilities, no_key in row_chunks(part):
-            seeing.add(start, stop, probabilities.detach(), None if no_key is None else no_key.detach())
-            mix(start, stop, probabilities, None)
+        fill_output(part, accumulator.part(batch, heads), output[batch, :, heads])
     return output
+
+
+def fill_output(attention: Attention, accumulator: Accumulator | None, output: torch.Tensor) -> None:
+    """Fill the output (batch, query, head, dim) from the probabilities that the accumulator sees."""
+    mix = mixer(attention, output)
+    for start, stop, probabilities, no_key in row_chunks(attention):
+        if accumulator is not None:
+            accumulator.add(start, stop, probabilities.detach(), None if no_key is None else no_key.detach())
+        mix(start, stop, probabilities, None)
 
 
 def chunked_output(attention: Attention, dropout: float = 0.0) -> torch.Tensor:

@@ -195,6 +195,9 @@ class LayerAccumulator:
         self._collect = collect
         self._split = split
         self._entropy = torch.empty(batch, heads, queries, device=device, dtype=exact) if collect.entropy else None
+        # Groups that ask in a block, which is seldom all of them; on a GPU looking would cost more than it saves.
+        several = weights.shape[1] > 1 and device.type == "cpu"
+        self._asking = (weights > 0).any(0).to(device) if several else None  # (group, query)
         learned = attention.learned_sink is not None
         self._no_key = torch.zeros_like(self._sums[..., 0]) if learned else None  # (batch, head, group)
         self._map: torch.Tensor | None = None
@@ -223,9 +226,10 @@ class LayerAccumulator:
         """
         seen = probabilities.shape[-1]
         weights = self._weights[..., start:stop].expand(-1, probabilities.shape[1], -1, -1)
+        groups = self._groups(start, stop)
         # `view`: of one row of the batch, or of all heads, which lie in one piece
-        sums = self._sums.view(-1, *self._sums.shape[2:])[..., :seen]
-        sums.baddbmm_(weights.flatten(0, 1), probabilities.flatten(0, 1))
+        sums = self._sums.view(-1, *self._sums.shape[2:])[:, groups, :seen]
+        sums.baddbmm_(weights[:, :, groups].flatten(0, 1), probabilities.flatten(0, 1))
         if self._map is not None:
             here = ((self._heads >= 0) & (self._heads < probabilities.shape[1])).nonzero().squeeze(-1)
             self._map[:, here, start:stop, :seen] = probabilities[:, self._heads[here]]
@@ -236,6 +240,13 @@ class LayerAccumulator:
             self._no_key += torch.matmul(weights, no_key.unsqueeze(-1)).squeeze(-1)
             if self._entropy is not None:
                 self._entropy[..., start:stop] += torch.special.entr(no_key)
+
+    def _groups(self, start: int, stop: int) -> slice:
+        """From the first to the last group that asks in the rows start:stop."""
+        if self._asking is None:
+            return slice(None)
+        asking = self._asking[:, start:stop].any(1).nonzero()
+        return slice(int(asking[0]), int(asking[-1]) + 1) if len(asking) else slice(0, 0)
 
     def finish(self) -> LayerStatistics:
         """The layer's statistics, in float32 (float64 where the network is)."""
