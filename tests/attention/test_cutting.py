@@ -2,7 +2,7 @@
 different primes."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import torch
@@ -195,6 +195,9 @@ class Nobody:
     """An accumulator that looks away."""
 
     def add(self, start: int, stop: int, probabilities: torch.Tensor, no_key: torch.Tensor | None = None) -> None: ...
+
+    def part(self, batch: slice, heads: slice) -> Self:
+        return self
 
 
 class Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -18,8 +18,9 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
 
@@ -27,8 +28,11 @@ from sinkscope.attention.evicting import KeyIndex
 from sinkscope.attention.kernels import (
     Accumulator,
     Attention,
+    empty_output,
+    fill_output,
     masked_scores,
     mixer,
+    parts,
     probability_chunks,
     row_chunks,
     softmax,
@@ -64,6 +68,20 @@ class Cut:
         if instead is not None and instead.shape[2] > 1:
             instead = index.gather(instead.transpose(-1, -2)).transpose(-1, -2)
         return replace(self, keys=index.gather(self.keys), instead=instead)
+
+    def part(self, batch: slice, heads: slice) -> "Cut":
+        """The same for some rows of the batch and some query heads, which have key heads of their own."""
+        queries, instead = self.queries, self.instead
+        if instead is not None:
+            share = self.keys.shape[1] // instead.shape[1]
+            own = slice(heads.start // share, heads.stop // share)
+            instead = instead[batch if len(instead) > 1 else slice(None), own]
+        return replace(
+            self,
+            keys=self.keys[batch, heads],
+            queries=None if queries is None else queries[batch if len(queries) > 1 else slice(None)],
+            instead=instead,
+        )
 
 
 class Cutter(Protocol):
@@ -124,9 +142,17 @@ class _Received:
 
     def __init__(self, attention: Attention, weights: torch.Tensor) -> None:
         batch, heads, _, _ = attention.query.shape
-        exact = torch.promote_types(attention.query.dtype, torch.float32)
+        exact = attention.exact
         self.sums = torch.zeros(batch, heads, attention.key.shape[2], device=attention.query.device, dtype=exact)
         self._weights = weights.to(device=self.sums.device, dtype=exact)[:, None, None]  # (batch, 1, 1, query)
+
+    def part(self, batch: slice, heads: slice) -> Self:
+        own = copy(self)
+        own.sums, own._weights = (
+            self.sums[batch, heads],
+            self._weights[batch if len(self._weights) > 1 else slice(None)],
+        )
+        return own
 
     def add(self, start: int, stop: int, probabilities: torch.Tensor, no_key: torch.Tensor | None = None) -> None:
         del no_key
@@ -145,6 +171,9 @@ class Both:
         """Of those that are there; None where there is none."""
         there = [accumulator for accumulator in accumulators if accumulator is not None]
         return cls(*there) if there else None
+
+    def part(self, batch: slice, heads: slice) -> Self:
+        return type(self)(*(accumulator.part(batch, heads) for accumulator in self._accumulators))
 
     def add(self, start: int, stop: int, probabilities: torch.Tensor, no_key: torch.Tensor | None = None) -> None:
         for accumulator in self._accumulators:
@@ -167,23 +196,38 @@ def attend(
     if cut is None:
         output, removed = plain(accumulator), None
     else:
-        output, removed = _cut_pass(attention, cut.at_keys(attention.index), accumulator)
+        output, removed = _cut_all(attention, cut.at_keys(attention.index), accumulator)
     cutter.on_layer_end(None if seen is None else attention.by_column(seen.sums), removed)
     return output
 
 
 def _received(attention: Attention, weights: torch.Tensor) -> torch.Tensor:
     accumulator = _Received(attention, weights)
-    for start, stop, probabilities in probability_chunks(attention):
-        accumulator.add(start, stop, probabilities.detach())
+    for batch, heads, part in parts(attention):
+        seeing = accumulator.part(batch, heads)
+        for start, stop, probabilities in probability_chunks(part):
+            seeing.add(start, stop, probabilities.detach())
     return attention.by_column(accumulator.sums)
 
 
-def _cut_pass(attention: Attention, cut: Cut, accumulator: Accumulator | None) -> tuple[torch.Tensor, torch.Tensor]:
+def _cut_all(attention: Attention, cut: Cut, accumulator: Accumulator | None) -> tuple[torch.Tensor, torch.Tensor]:
     """Output (batch, query, head, dim) and the attention removed, (batch, head, query)."""
-    output, mix = mixer(attention)
-    exact = torch.promote_types(attention.query.dtype, torch.float32)
-    instead = None if cut.instead is None else cut.instead.to(exact)
+    output = empty_output(attention)
+    removed = attention.query.new_zeros(attention.query.shape[:3], dtype=attention.exact)
+    for batch, heads, part in parts(attention):
+        seeing = None if accumulator is None else accumulator.part(batch, heads)
+        own = cut.part(batch, heads)
+        if bool(own.keys.any()):
+            removed[batch, heads] = _cut_pass(part, own, seeing, output[batch, :, heads])
+        else:
+            fill_output(part, seeing, output[batch, :, heads])
+    return output, removed
+
+
+def _cut_pass(attention: Attention, cut: Cut, accumulator: Accumulator | None, output: torch.Tensor) -> torch.Tensor:
+    """Fill the output (batch, query, head, dim); the attention removed, (batch, head, query)."""
+    mix = mixer(attention, output)
+    instead = None if cut.instead is None else cut.instead.to(attention.exact)
     shares = []
     for start, stop, probabilities, no_key in row_chunks(attention):
         seen = probabilities.shape[-1]
@@ -209,7 +253,7 @@ def _cut_pass(attention: Attention, cut: Cut, accumulator: Accumulator | None) -
                 accumulator.add(start, stop, mixing.detach(), None if no_key is None else no_key.detach())
         mix(start, stop, mixing, more)
         shares.append(removed.detach())
-    return output, torch.cat(shares, dim=2)
+    return torch.cat(shares, dim=2)
 
 
 def _stood_in(taken: torch.Tensor, instead: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,8 @@
 """Two ways to get the attention output together with exact column statistics, both in O(chunk x L) memory.
 
-A block of query rows is scored against all keys, turned into probabilities in float32, and handed to an `Accumulator`,
-which adds what it needs and forgets the rows. The kernels differ in where the output comes from:
+A block of query rows of a few heads is scored against all keys, turned into probabilities in float32, and handed to an
+`Accumulator`, which adds what it needs and forgets the rows. All blocks of a call are written to the same memory, which
+on a CPU stays in the cache of the core. The kernels differ in where the output comes from:
 
 - `one-pass`: the output is the product of the same probabilities with the values. Nothing is computed twice, which is
   what makes watching nearly free on a CPU. It equals SDPA's output to rounding (in half precision it is the more exact
@@ -17,17 +18,19 @@ watched or not (`chunked_output`).
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Protocol
+from contextlib import contextmanager, nullcontext
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Protocol, Self
 
 import torch
 
 from sinkscope.attention.evicting import KeyIndex, visible_rows
 
-CHUNK_BYTES = {"cpu": 8 << 20, "cuda": 256 << 20}
-"""Scores held at a time. On a CPU a chunk should stay in the last-level cache; on a GPU it should fill the machine."""
+CHUNK_BYTES = {"cpu": 2 << 20, "cuda": 256 << 20}
+"""Scores held at a time. On a CPU a chunk should stay in the cache of a core; on a GPU it should fill the machine."""
 
-MOST_ROWS = {"cpu": 128, "cuda": 1024}
+MOST_ROWS = {"cpu": 1024, "cuda": 1024}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +46,8 @@ class Attention:
     `learned_sink` (head,) is the score of one more column that has no key and no value, so that attention may go to
     nothing (gpt-oss, arXiv 2508.10925; `s_aux` in transformers). `changed`: a function of scores (batch, head, row,
     key) and their first row that is applied before the mask (flex attention, arXiv 2412.05496).
+
+    `room`: memory that one block of scores after the other is written to; None: each gets its own.
     """
 
     query: torch.Tensor
@@ -56,6 +61,12 @@ class Attention:
     bias: torch.Tensor | None = None
     learned_sink: torch.Tensor | None = None
     changed: Callable[[torch.Tensor, int], torch.Tensor] | None = None
+    room: torch.Tensor | None = None
+
+    @property
+    def exact(self) -> torch.dtype:
+        """The precision of scores and sums: float32, or float64 where the queries are."""
+        return torch.promote_types(self.query.dtype, torch.float32)
 
     @property
     def width(self) -> int:
@@ -79,17 +90,106 @@ class Accumulator(Protocol):
         """Take the rows start:stop, (batch, head, rows, key) float32, and what of them goes to no key, (batch, head,
         rows), of attention with a learned sink. Must not keep the tensors: they are reused."""
 
+    def part(self, batch: slice, heads: slice) -> Self:
+        """The same for some rows of the batch and some heads: what it is told belongs to these."""
+
 
 class FullMap:
     """Keeps the whole map, (batch, head, query, key) float32."""
 
     def __init__(self, attention: Attention) -> None:
-        exact = torch.promote_types(attention.query.dtype, torch.float32)
-        self.map = attention.query.new_zeros(*attention.query.shape[:3], attention.key.shape[2], dtype=exact)
+        shape = (*attention.query.shape[:3], attention.key.shape[2])
+        self.map = attention.query.new_zeros(shape, dtype=attention.exact)
+
+    def part(self, batch: slice, heads: slice) -> Self:
+        own = copy(self)
+        own.map = self.map[batch, heads]
+        return own
 
     def add(self, start: int, stop: int, probabilities: torch.Tensor, no_key: torch.Tensor | None = None) -> None:
         del no_key
         self.map[:, :, start:stop, : probabilities.shape[-1]] = probabilities
+
+
+def parts(attention: Attention) -> Iterator[tuple[slice, slice, Attention]]:
+    """Yield rows of the batch, query heads and their attention: as many as fit into a block with all their queries, and
+    at least one key head. On a CPU blocks of one head run far faster than blocks of fewer rows of all heads.
+
+    The parts share the `room` of their scores, unless gradients need them.
+    """
+    query, key = attention.query, attention.key
+    batch, heads, queries, _ = query.shape
+    kv_heads, share = key.shape[1], heads // key.shape[1]
+    if attention.changed is not None:  # a function of all heads
+        yield slice(0, batch), slice(0, heads), attention
+        return
+    of_one = share * queries * key.shape[2] * attention.exact.itemsize
+    fitting = max(1, CHUNK_BYTES.get(query.device.type, 2 << 20) // max(of_one, 1))
+    some, rows = min(fitting, kv_heads), max(1, fitting // kv_heads)
+    kept = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad)
+    with nullcontext() if kept else _room(attention, min(rows, batch), share * some) as room:
+        yield from _parts(attention, rows, some, room)
+
+
+def _parts(
+    attention: Attention, rows: int, some: int, room: torch.Tensor | None
+) -> Iterator[tuple[slice, slice, Attention]]:
+    """So many rows of the batch and key heads each."""
+    query, key = attention.query, attention.key
+    share = query.shape[1] // key.shape[1]
+    for first in range(0, len(query), rows):
+        for head in range(0, key.shape[1], some):
+            at, key_heads = slice(first, first + rows), slice(head, head + some)
+            own = slice(head * share, (head + some) * share)
+            part = replace(
+                attention,
+                query=query[at, own],
+                key=key[at, key_heads],
+                value=attention.value[at, key_heads],
+                mask=_part_of(attention.mask, at, own),
+                bias=_part_of(attention.bias, at, own),
+                learned_sink=None if attention.learned_sink is None else attention.learned_sink[own],
+                room=room,
+            )
+            yield at, own, part
+
+
+_rooms: list[torch.Tensor] = []
+"""Rooms on the CPU that nobody uses now. Fresh memory for every call would cost as much as the sums at 256 tokens."""
+
+
+@contextmanager
+def _room(attention: Attention, batch: int, heads: int) -> Iterator[torch.Tensor]:
+    """Memory for the largest block of so many rows of the batch and query heads."""
+    queries, keys = attention.query.shape[2], attention.key.shape[2]
+    device, exact = attention.query.device, attention.exact
+    most = batch * heads * min(block_rows(attention, batch * heads), queries) * keys
+    if device.type != "cpu" or most * exact.itemsize > CHUNK_BYTES["cpu"]:
+        yield torch.empty(most, dtype=exact, device=device)
+        return
+    try:
+        room = _rooms.pop()
+    except IndexError:
+        room = torch.empty(CHUNK_BYTES["cpu"], dtype=torch.uint8)
+    try:
+        yield room.view(exact)
+    finally:
+        _rooms.append(room)
+
+
+def block_rows(attention: Attention, heads: int) -> int:
+    """Query rows of so many heads, those of all rows of the batch counted, that are scored at a time."""
+    device = attention.query.device.type
+    fitting = CHUNK_BYTES.get(device, 2 << 20) // max(heads * attention.key.shape[2] * attention.exact.itemsize, 1)
+    return max(16, min(MOST_ROWS.get(device, 1024), fitting))
+
+
+def _part_of(given: torch.Tensor | None, batch: slice, heads: slice) -> torch.Tensor | None:
+    """Of a tensor (1 or batch, 1 or head, ...)."""
+    if given is None:
+        return None
+    every = slice(None)
+    return given[batch if given.shape[0] > 1 else every, heads if given.shape[1] > 1 else every]
 
 
 def probability_chunks(attention: Attention) -> Iterator[tuple[int, int, torch.Tensor]]:
@@ -105,11 +205,7 @@ def probability_chunks(attention: Attention) -> Iterator[tuple[int, int, torch.T
 def row_chunks(attention: Attention) -> Iterator[tuple[int, int, torch.Tensor, torch.Tensor | None]]:
     """The same with what goes to no key, (batch, head, rows): all of it where a row may see nothing. None without a
     learned sink."""
-    batch, heads, queries, _ = attention.query.shape
-    device = attention.query.device.type
-    exact = torch.promote_types(attention.query.dtype, torch.float32)
-    row_bytes = batch * heads * attention.key.shape[2] * exact.itemsize
-    rows = max(16, min(MOST_ROWS.get(device, 128), CHUNK_BYTES.get(device, 8 << 20) // row_bytes))
+    queries, rows = attention.query.shape[2], block_rows(attention, attention.query.shape[0] * attention.query.shape[1])
     scores_of = scorer(attention)
     for start in range(0, queries, rows):
         stop = min(start + rows, queries)
@@ -124,8 +220,8 @@ def row_chunks(attention: Attention) -> Iterator[tuple[int, int, torch.Tensor, t
 def softmax(scores: torch.Tensor, learned_sink: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Probabilities of scores (batch, head, rows, key), and what goes to the learned sink (head,), (batch, head, rows);
     None without one."""
-    if learned_sink is None:
-        return torch.softmax(scores, dim=-1), None
+    if learned_sink is None:  # in place, unless the scores are needed for gradients
+        return torch.softmax(scores, dim=-1, out=None if scores.requires_grad else scores), None
     column = learned_sink.to(scores).view(1, -1, 1, 1).expand(*scores.shape[:-1], 1)
     whole = torch.softmax(torch.cat([scores, column], dim=-1), dim=-1)
     return whole[..., :-1], whole[..., -1]
@@ -136,7 +232,7 @@ def masked_scores(attention: Attention, start: int, stop: int) -> torch.Tensor:
 
     A mask that is added may hide keys by its dtype's lowest number, which is not enough where no other key is left.
     """
-    scores = scorer(attention)(start, stop)
+    scores = scorer(replace(attention, room=None))(start, stop)
     _apply_mask(attention, scores, start, stop)
     mask = attention.mask
     if mask is not None and mask.dtype != torch.bool:
@@ -150,17 +246,19 @@ def scorer(attention: Attention) -> Callable[[int, int], torch.Tensor]:
 
     Soft caps and biases are in them. In float32, or float64 where the queries are.
     """
-    softcap, bias = attention.softcap, attention.bias
+    softcap, bias, exact = attention.softcap, attention.bias, attention.exact
     batch, heads, queries, dim = attention.query.shape
-    kv_heads, keys = attention.key.shape[1:3]
-    exact = torch.promote_types(attention.query.dtype, torch.float32)
-    query = (attention.query.to(exact) * attention.scale).view(batch, kv_heads, heads // kv_heads, queries, dim)
-    key = attention.key.to(exact).transpose(-1, -2).contiguous()  # (batch, kv_head, dim, key)
+    every, keys = batch * attention.key.shape[1], attention.key.shape[2]
+    query = (attention.query.to(exact) * attention.scale).reshape(every, -1, queries, dim)
+    key = attention.key.to(exact).reshape(every, keys, dim).mT
 
     def scores(start: int, stop: int) -> torch.Tensor:
         seen = stop if attention.causal else keys
-        block = query[:, :, :, start:stop].flatten(2, 3)
-        found = torch.matmul(block, key[..., :seen]).view(batch, heads, stop - start, seen)
+        block = query[:, :, start:stop].flatten(1, 2)  # (batch x kv_head, share x row, dim)
+        room = attention.room
+        if room is not None:
+            room = room[: batch * heads * (stop - start) * seen].view(every, -1, seen)
+        found = torch.bmm(block, key[..., :seen], out=room).view(batch, heads, stop - start, seen)
         if softcap is not None:
             found = torch.tanh(found / softcap) * softcap
         if bias is not None:
@@ -190,11 +288,19 @@ def _apply_mask(attention: Attention, scores: torch.Tensor, start: int, stop: in
 def one_pass(attention: Attention, accumulator: Accumulator, sdpa: Callable[[], torch.Tensor]) -> torch.Tensor:
     """Output from the probabilities that are accumulated. Returns (batch, query, head, dim). `sdpa` is not called."""
     del sdpa
-    output, mix = mixer(attention)
-    for start, stop, probabilities, no_key in row_chunks(attention):
-        accumulator.add(start, stop, probabilities.detach(), None if no_key is None else no_key.detach())
-        mix(start, stop, probabilities, None)
+    output = empty_output(attention)
+    for batch, heads, part in parts(attention):
+        fill_output(part, accumulator.part(batch, heads), output[batch, :, heads])
     return output
+
+
+def fill_output(attention: Attention, accumulator: Accumulator | None, output: torch.Tensor) -> None:
+    """Fill the output (batch, query, head, dim) from the probabilities that the accumulator sees."""
+    mix = mixer(attention, output)
+    for start, stop, probabilities, no_key in row_chunks(attention):
+        if accumulator is not None:
+            accumulator.add(start, stop, probabilities.detach(), None if no_key is None else no_key.detach())
+        mix(start, stop, probabilities, None)
 
 
 def chunked_output(attention: Attention, dropout: float = 0.0) -> torch.Tensor:
@@ -202,9 +308,11 @@ def chunked_output(attention: Attention, dropout: float = 0.0) -> torch.Tensor:
 
     dropout: the share of probabilities that are set to zero, the others scaled up for them.
     """
-    output, mix = mixer(attention)
-    for start, stop, probabilities in probability_chunks(attention):
-        mix(start, stop, torch.nn.functional.dropout(probabilities, dropout), None)
+    output = empty_output(attention)
+    for batch, heads, part in parts(attention):
+        mix = mixer(part, output[batch, :, heads])
+        for start, stop, probabilities in probability_chunks(part):
+            mix(start, stop, torch.nn.functional.dropout(probabilities, dropout), None)
     return output
 
 
@@ -249,20 +357,24 @@ def _added(mask: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
     return query.new_zeros(mask.shape).masked_fill_(mask.logical_not(), -torch.inf)
 
 
-def mixer(attention: Attention) -> tuple[torch.Tensor, Callable[[int, int, torch.Tensor, torch.Tensor | None], None]]:
-    """An output (batch, query, head, dim), and a function (start, stop, probabilities, more) that fills its rows.
+def empty_output(attention: Attention) -> torch.Tensor:
+    """An output (batch, query, head, dim) to be filled."""
+    batch, heads, queries, _ = attention.query.shape
+    return attention.value.new_empty(batch, queries, heads, attention.value.shape[-1])
+
+
+def mixer(attention: Attention, output: torch.Tensor) -> Callable[[int, int, torch.Tensor, torch.Tensor | None], None]:
+    """A function (start, stop, probabilities, more) that fills rows of the output (batch, query, head, dim).
 
     more (batch, head, rows, dim): what is added to the weighed values before it is rounded; None adds nothing.
     """
-    batch, heads, queries, _ = attention.query.shape
-    value = attention.value.to(torch.promote_types(attention.query.dtype, torch.float32))
-    output = attention.value.new_empty(batch, queries, heads, value.shape[-1])
+    value = attention.value.to(attention.exact).contiguous()
 
     def mix(start: int, stop: int, probabilities: torch.Tensor, more: torch.Tensor | None = None) -> None:
         mixed = weighed(probabilities, value)
         output[:, start:stop] = (mixed if more is None else mixed + more).transpose(1, 2)
 
-    return output, mix
+    return mix
 
 
 def weighed(probabilities: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
@@ -276,8 +388,10 @@ def weighed(probabilities: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
 def two_pass(attention: Attention, accumulator: Accumulator, sdpa: Callable[[], torch.Tensor]) -> torch.Tensor:
     """Output of SDPA, bit for bit; the probabilities are computed beside it. Returns (batch, query, head, dim)."""
     output = sdpa()
-    for start, stop, probabilities, no_key in row_chunks(attention):
-        accumulator.add(start, stop, probabilities.detach(), None if no_key is None else no_key.detach())
+    for batch, heads, part in parts(attention):
+        seeing = accumulator.part(batch, heads)
+        for start, stop, probabilities, no_key in row_chunks(part):
+            seeing.add(start, stop, probabilities.detach(), None if no_key is None else no_key.detach())
     return output
 
 

@@ -18,7 +18,9 @@ layer, and some models have layers without attention.
 """
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field, fields, replace
+from typing import Self
 
 import torch
 
@@ -186,13 +188,16 @@ class LayerAccumulator:
         batch, heads, queries, _ = attention.query.shape
         keys = attention.key.shape[2]
         device = attention.query.device
-        exact = torch.promote_types(attention.query.dtype, torch.float32)
+        exact = attention.exact
         self._weights = weights.to(device=device, dtype=exact).unsqueeze(1)  # (batch, 1, group, query)
         self._sums = torch.zeros(batch, heads, weights.shape[1], keys, device=device, dtype=exact)
         self._attention = attention
         self._collect = collect
         self._split = split
         self._entropy = torch.empty(batch, heads, queries, device=device, dtype=exact) if collect.entropy else None
+        # Groups that ask in a block, which is seldom all of them; on a GPU looking would cost more than it saves.
+        several = weights.shape[1] > 1 and device.type == "cpu"
+        self._asking = (weights > 0).any(0).to(device) if several else None  # (group, query)
         learned = attention.learned_sink is not None
         self._no_key = torch.zeros_like(self._sums[..., 0]) if learned else None  # (batch, head, group)
         self._map: torch.Tensor | None = None
@@ -203,6 +208,17 @@ class LayerAccumulator:
             self._heads, self._absent = own.clamp(0, heads - 1), (own < 0) | (own >= heads)
             self._map = torch.zeros(batch, len(own), queries, keys, device=device, dtype=exact)
 
+    def part(self, batch: slice, heads: slice) -> Self:
+        """The same for some rows of the batch and some heads: adds to these here. Only for `add`."""
+        own = copy(self)
+        own._weights = self._weights[batch]
+        own._sums = self._sums[batch, heads]
+        own._entropy = None if self._entropy is None else self._entropy[batch, heads]
+        own._no_key = None if self._no_key is None else self._no_key[batch, heads]
+        if self._map is not None:
+            own._map, own._heads = self._map[batch], self._heads - heads.start
+        return own
+
     def add(self, start: int, stop: int, probabilities: torch.Tensor, no_key: torch.Tensor | None = None) -> None:
         """Take rows start:stop, (batch, head, rows, key); fewer keys than in all means that the rest was not seen.
 
@@ -210,9 +226,13 @@ class LayerAccumulator:
         """
         seen = probabilities.shape[-1]
         weights = self._weights[..., start:stop].expand(-1, probabilities.shape[1], -1, -1)
-        self._sums[..., :seen] += torch.matmul(weights, probabilities)
+        groups = self._groups(start, stop)
+        # `view`: of one row of the batch, or of all heads, which lie in one piece
+        sums = self._sums.view(-1, *self._sums.shape[2:])[:, groups, :seen]
+        sums.baddbmm_(weights[:, :, groups].flatten(0, 1), probabilities.flatten(0, 1))
         if self._map is not None:
-            self._map[:, :, start:stop, :seen] = probabilities[:, self._heads]
+            here = ((self._heads >= 0) & (self._heads < probabilities.shape[1])).nonzero().squeeze(-1)
+            self._map[:, here, start:stop, :seen] = probabilities[:, self._heads[here]]
         if self._entropy is not None:
             self._entropy[..., start:stop] = torch.special.entr(probabilities).sum(-1)
         if no_key is not None:
@@ -220,6 +240,13 @@ class LayerAccumulator:
             self._no_key += torch.matmul(weights, no_key.unsqueeze(-1)).squeeze(-1)
             if self._entropy is not None:
                 self._entropy[..., start:stop] += torch.special.entr(no_key)
+
+    def _groups(self, start: int, stop: int) -> slice:
+        """From the first to the last group that asks in the rows start:stop."""
+        if self._asking is None:
+            return slice(None)
+        asking = self._asking[:, start:stop].any(1).nonzero()
+        return slice(int(asking[0]), int(asking[-1]) + 1) if len(asking) else slice(0, 0)
 
     def finish(self) -> LayerStatistics:
         """The layer's statistics, in float32 (float64 where the network is)."""
