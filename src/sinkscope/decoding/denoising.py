@@ -27,11 +27,19 @@ from sinkscope.attention import NOT_COUNTED
 from sinkscope.decoding.blockwise import Lines, keeps_blocks
 from sinkscope.decoding.caches import BlockCache, BlockPlace, WrittenCache
 from sinkscope.decoding.canvas import Canvas, doubled
-from sinkscope.decoding.choice import CONFIDENCE, SCHEDULES, Block, Candidates, CommitRule, Predictions
+from sinkscope.decoding.choice import (
+    CONFIDENCE,
+    SCHEDULES,
+    Block,
+    Candidates,
+    CommitRule,
+    Predictions,
+    drawn_counts,
+)
 from sinkscope.decoding.filling import Filling
 from sinkscope.decoding.forward import Forward, forward_for, guided
 from sinkscope.decoding.protocols import BlockCompression, Intervention, Step, block_layers
-from sinkscope.decoding.sampling import Sampler, row_generators, uniform_noise
+from sinkscope.decoding.sampling import Sampler, gumbel, row_generators, uniform_noise
 from sinkscope.decoding.settings import Denoising
 from sinkscope.families import Model
 
@@ -58,7 +66,9 @@ def _least_passes(settings: Denoising, lines: Lines) -> int | None:
         return 0
     if settings.cache is not None:
         return 2
-    return None if settings.threshold is None else 1
+    if not settings.by_certainty:
+        return None
+    return 0 if lines.first == 0 and lines.count > 1 else 1  # a block of a given text may hold no mask
 
 
 class _Denoising:
@@ -84,10 +94,11 @@ class _Denoising:
         guided = settings.cfg_scale > 0
         self._fed_canvas, self._fed_seeds = (doubled(canvas), [*seeds, *seeds]) if guided else (canvas, seeds)
         self._forward = forward_for(model, self._fed_canvas, intervention, self._fed_seeds)
-        self._predictor = _Predictor(model, canvas, settings, self._forward, row_generators(seeds))
+        self._noise = row_generators(seeds)
+        self._predictor = _Predictor(model, canvas, settings, self._forward, self._noise)
         self._dropping = dropping
         padding = (~canvas.real).sum(-1).tolist()
-        self._rule = CommitRule(self._schedule, settings.threshold, padding, self._lines.width)
+        self._rule = CommitRule(self._schedule, padding, self._lines.width, settings.threshold, settings.factor)
         self._least = _least_passes(settings, self._lines)
         self._index = 0
 
@@ -113,15 +124,26 @@ class _Denoising:
         masks = [self._lines.length] * len(at_start) if self._schedule.whole_block else at_start
         asked = self._lines.steps(self._settings.steps)
         steps = [max(1, one) if asked is None else asked for one in masks]
+        partial = self._lines.partial(number)
+        if partial and not self._schedule.skips_empty:  # no more steps than masks: the others would commit nothing
+            steps = [max(1, min(pair)) for pair in zip(steps, masks, strict=True)]
+        passes, drawn = [self._schedule.passes(*pair) for pair in zip(steps, masks, strict=True)], None
+        if self._settings.stochastic_transfer:
+            each = zip(steps, at_start, self._noise, strict=True)
+            drawn = [drawn_counts(self._schedule, *one) for one in each]
+            passes = [len(counts) for counts in drawn]
+        if partial:
+            passes = [count if masked else 0 for count, masked in zip(passes, at_start, strict=True)]
         return Block(
             number=number,
             bounds=(first, last),
             fed=(0 if self._kept is None else first, self._lines.there(last)),
             steps=steps,
-            passes=[self._schedule.passes(*one) for one in zip(steps, masks, strict=True)],
+            passes=passes,
             masks=masks,
             held_back=[0] * len(at_start),
             cache=self._empty_cache(first, last) if self._kept is None else self._kept,
+            drawn=drawn,
         )
 
     def _empty_cache(self, start: int, stop: int) -> BlockCache | None:
@@ -303,6 +325,8 @@ class _Predictor:
             late = torch.isin(tokens, deferred)
             order = CONFIDENCE[self._settings.confidence].score(replace(candidates, probabilities=rest))
             order = order.masked_fill(late, -torch.inf)
+        if self._settings.alg_temp is not None:  # Dream's draw of positions, torch.multinomial there
+            order = order.double() / self._settings.alg_temp + gumbel(order.shape, rows, self._noise).to(order.device)
         return Predictions(rows=rows, columns=columns, tokens=tokens, confidence=confidence, order=order)
 
     def _logits(
@@ -319,7 +343,10 @@ class _Predictor:
         if self._settings.cfg_scale == 0:
             return self._forward(seen, fed, wanted, groups, cache, finished=finished)
         there = slice(0, seen.shape[1])
-        blind = seen.masked_fill((self._real & ~filling.generated)[:, there], filling.mask_id)
+        told = (self._real & ~filling.generated)[:, there]
+        if self._settings.cfg_keep_tokens:
+            told = told & ~torch.isin(seen, torch.tensor(self._settings.cfg_keep_tokens, device=seen.device))
+        blind = seen.masked_fill(told, filling.mask_id)
         both = torch.cat([seen, blind])
         logits = self._forward(both, fed, wanted, groups.repeat(2, 1), cache, finished=finished)
         return guided(logits, self._settings.cfg_scale)
