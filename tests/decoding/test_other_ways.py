@@ -53,7 +53,7 @@ def plain(
 
 
 def even(steps: int) -> Choice:
-    def choose(sure: list[float], step: int, at_start: int) -> int:
+    def choose(_: list[float], step: int, at_start: int) -> int:
         whole = min(steps, at_start)
         return at_start // whole + (step < at_start % whole)
 
@@ -61,7 +61,7 @@ def even(steps: int) -> Choice:
 
 
 def by_factor(factor: float) -> Choice:
-    def choose(sure: list[float], step: int, at_start: int) -> int:
+    def choose(sure: list[float], *_: int) -> int:
         # Fast-dLLM: the largest n with (n + 1)(1 - c_n) below the factor, and always one.
         return max([1, *(n for n in range(1, len(sure) + 1) if (n + 1) * (1 - sure[n - 1]) < factor)])
 

@@ -237,7 +237,7 @@ class Block:
 
     `steps`: how many are asked for; `passes`: how many it takes of them by schedule; `masks`: how many there were at
     its start; `held_back`: what threshold decoding still owes to an even schedule; `drawn`: the counts of each step
-    where they are drawn. `cache` holds what is not fed.
+    where they are drawn; `most`: passes that it may take where masks are put back. `cache` holds what is not fed.
     """
 
     number: int
@@ -249,6 +249,7 @@ class Block:
     held_back: list[int]
     cache: Cache | None
     drawn: list[tuple[int, ...]] | None = None
+    most: int = 0
     step: int = 0
 
 
@@ -296,8 +297,8 @@ class CommitRule:
         return chosen.to(predictions.rows.device)
 
     def _sure(self, confidence: torch.Tensor) -> torch.Tensor:
-        """Which are sure enough, (candidate,) boolean, of confidences in the order in which they would be committed; -inf,
-        a deferred token, never is."""
+        """Which are sure enough, (candidate,) boolean, of confidences in the order in which they would be committed;
+        -inf, a deferred token, never is."""
         if self._factor is not None:
             rank = torch.arange(1, len(confidence) + 1, dtype=torch.float64)
             return (confidence >= 1 - self._factor / (rank + 1)).cumprod(0).bool()

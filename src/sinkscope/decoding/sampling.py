@@ -98,8 +98,8 @@ def uniform_noise(rows: torch.Tensor, noise: Sequence[torch.Generator]) -> torch
 
 
 def gumbel(shape: Sequence[int], rows: torch.Tensor, noise: Sequence[torch.Generator]) -> torch.Tensor:
-    """Gumbel noise of a shape (candidate, ...) float64, each candidate from its row's generator. Added to log weights, the
-    k highest are k draws by the weights without replacement."""
+    """Gumbel noise of a shape (candidate, ...) float64, each candidate from its row's generator. Added to log weights,
+    the k highest are k draws by the weights without replacement."""
     counts = torch.bincount(rows.cpu(), minlength=len(noise)).tolist()
     drawn = [torch.rand(n, *shape[1:], dtype=torch.float64, generator=g) for n, g in zip(counts, noise, strict=True)]
     # A draw of exactly 0 would be an infinite disadvantage, not a small one.
