@@ -304,7 +304,7 @@ def open_model(
     attention_block_length: int | None = None,
 ) -> Model:
     """Load a model as the options say."""
-    from sinkscope.families import load_model
+    from sinkscope import load_model
 
     return load_model(
         name,
