@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from sinkscope.families import Model as Model
     from sinkscope.families import describe_model as describe_model
     from sinkscope.families import load_model as load_model
+    from sinkscope.interventions import Hooks as Hooks
     from sinkscope.interventions import MaskSinks as MaskSinks
     from sinkscope.report import show as show
     from sinkscope.report import widget as widget
@@ -77,7 +78,7 @@ _NAMES = {
     "evaluation": ("Score", "evaluate"),
     "experiments.sweeping": ("sweep",),
     "families": ("Family", "Model", "describe_model", "load_model"),
-    "interventions": ("MaskSinks",),
+    "interventions": ("Hooks", "MaskSinks"),
     "report": ("show", "widget"),
     "sinks": (
         "Excess", "First", "Threshold", "TopK", "ZScore", "find_sinks", "received_from", "sink_kinds",

@@ -36,8 +36,9 @@ from sinkscope.training import KINDS
 
 LARGE = ("torch", "transformers", "xarray", "zarr", "matplotlib", "numpy")
 COMMANDS = [
-    "info", "generate", "trace", "sinks", "norms", "figures", "report", "view", "evaluate", "ablate", "compress",
-    "train", "demo", "select", *(f"select {name}" for name in ("train", "evaluate", "maps", "control", "agree")),
+    "info", "generate", "chat", "trace", "sinks", "norms", "figures", "report", "view", "evaluate", "ablate",
+    "compress", "train", "demo", "select",
+    *(f"select {name}" for name in ("train", "evaluate", "maps", "control", "agree")),
 ]  # fmt: skip
 
 

@@ -51,7 +51,7 @@ def test_a_threshold_asks_for_the_probability_that_deferred_tokens_leave() -> No
     )
     settings = Denoising(gen_length=4, block_length=4, steps=4, threshold=0.9, defer=(7,))
     block = Block(number=0, bounds=(0, 4), fed=(0, 4), steps=[4], passes=[4], masks=[3], held_back=[0], cache=None)
-    rule = CommitRule(SCHEDULES[settings.schedule], settings.threshold, [0], 4)
+    rule = CommitRule(SCHEDULES[settings.schedule], [0], 4, settings.threshold)
     assert rule.of(predictions, block).tolist() == [True, True, False]  # the first always, as best
     low = replace(predictions, order=torch.tensor([0.95, 0.96, -torch.inf]))
     assert rule.of(low, block).tolist() == [False, True, False]

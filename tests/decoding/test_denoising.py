@@ -32,6 +32,11 @@ WAYS = {
     "sampled": Denoising(gen_length=12, block_length=4, steps=6, temperature=0.8, top_p=0.9, seed=3),
     "sampled top-k": Denoising(gen_length=12, block_length=4, steps=6, schedule="dream", temperature=1.5, top_k=9),
     "random order": Denoising(gen_length=12, block_length=4, steps=6, confidence="random", seed=1),
+    "factor": Denoising(gen_length=12, block_length=4, steps=12, factor=0.9),
+    "drawn positions": Denoising(gen_length=12, block_length=None, steps=6, schedule="dream", alg_temp=0.3, seed=2),
+    "drawn counts": Denoising(gen_length=12, block_length=6, steps=7, schedule="linear", stochastic_transfer=True),
+    "uneven": Denoising(gen_length=12, block_length=5, steps=7),
+    "guided but for some": Denoising(gen_length=12, block_length=4, steps=6, cfg_scale=0.7, cfg_keep_tokens=(5, 9)),
 }
 FOLDERS = ["llada-tiny", "dream-tiny"]
 

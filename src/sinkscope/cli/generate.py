@@ -10,6 +10,7 @@ import typer
 from sinkscope.cli import console
 from sinkscope.cli.groups import add_command
 from sinkscope.cli.keys_options import OneMasking, masked_line
+from sinkscope.cli.live import Live, live_view
 from sinkscope.cli.options import (
     AttentionBlockLength,
     DecodingOptions,
@@ -29,6 +30,9 @@ from sinkscope.cli.trace import RecordingOptions
 from sinkscope.errors import UserError
 
 if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+    from sinkscope.decoding import Step
     from sinkscope.families import Model
 
 _SHOWN = 12
@@ -146,6 +150,7 @@ def _generate(
     decoding: DecodingOptions,
     masking: OneMasking,
     asked: PromptOptions,
+    live: Live = False,
     dtype: Dtype = None,
     device: Device = None,
     revision: Revision = None,
@@ -168,14 +173,18 @@ def _generate(
     warn_beyond_training(model, every, settings)
     caution_without_question(model, given)
     results: list[dict[str, Any]] = []
-    with console.progress(as_json) as bar:
+    shown = live and not as_json
+    with live_view(model, shown=shown) as view, console.progress(as_json or live) as bar:
         for start in range(0, len(given), asked.batch_size):
             batch, encoded = given[start : start + asked.batch_size], every[start : start + asked.batch_size]
             task = bar.add_task(f"prompt {start + 1} of {len(given)}", total=run.max_steps(encoded))
-            done = generate(
-                model, encoded, settings, intervention=intervention,
-                on_step=lambda _, task=task: bar.advance(task),  # type: ignore[misc]
-            )  # fmt: skip
+
+            def look(step: Step, task: TaskID = task) -> None:
+                view.look(step)
+                bar.advance(task)
+
+            view.begin()
+            done = generate(model, encoded, settings, intervention=intervention, on_step=look)
             bar.remove_task(task)
             for row, (one, tokens) in enumerate(zip(batch, encoded, strict=True)):
                 sequence = done.sequences[row, done.prompt_length - len(tokens) :].tolist()
@@ -187,9 +196,12 @@ def _generate(
                 results.append(result)
     if as_json:
         masked = {} if intervention is None else {"intervention": intervention.to_dict()}
-        console.print_json({**console.origin(model), "settings": asdict(settings), **masked, "results": results})
+        told = {**console.origin(model), "settings": asdict(settings), **masked, "results": results}
+        console.print_json({**told, "speed": view.speed.to_dict()})
         return
     _print(results)
+    if console.err.is_terminal:
+        console.err.print(view.speed.told, style="dim")
 
 
 def _print(results: list[dict[str, Any]]) -> None:

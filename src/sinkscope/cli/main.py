@@ -17,7 +17,20 @@ from typing import Annotated, Any, TextIO
 import typer
 from typer.core import TyperGroup
 
-from sinkscope.cli import console, demo, evaluate, experiments, generate, lab, select, showing, tables, trace, training
+from sinkscope.cli import (
+    chat,
+    console,
+    demo,
+    evaluate,
+    experiments,
+    generate,
+    lab,
+    select,
+    showing,
+    tables,
+    trace,
+    training,
+)
 from sinkscope.errors import (
     INCOMPLETE,
     INTERRUPTED,
@@ -62,7 +75,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _module in (generate, trace, tables, showing, evaluate, experiments, training, lab, select, demo):
+for _module in (generate, chat, trace, tables, showing, evaluate, experiments, training, lab, select, demo):
     _module.add_to(app)
 
 

@@ -128,11 +128,15 @@ class DecodingOptions(OptionGroup):
     steps: Annotated[int | None, typer.Option(help="Denoising steps over all blocks; 0 only reads.")] = None
     schedule: Annotated[str | None, typer.Option(help=f"{', '.join(SCHEDULES)}: LLaDA, SDAR, dllm, Dream.")] = None
     confidence: Annotated[str | None, typer.Option(help=f"{', '.join(CONFIDENCE)}.")] = None
+    stochastic_transfer: Annotated[bool | None, typer.Option(help="Draw how many positions a step commits.")] = None
+    alg_temp: Annotated[float | None, typer.Option(help="Draw positions at this temperature (Dream).")] = None
     threshold: Annotated[float | None, typer.Option(help="Commit all positions at least this confident.")] = None
+    factor: Annotated[float | None, typer.Option(help="Threshold that rises with the number committed.")] = None
     cache: Annotated[str | None, typer.Option(help=f"{', '.join(CACHES)}: which keys are kept.")] = None
     sub_block_length: Annotated[int | None, typer.Option(help="Length of the parts of a block.")] = None
     stop: Annotated[str | None, typer.Option(help=f"{' or '.join(STOPS)}: when a text has ended.")] = None
     cfg_scale: Annotated[float | None, typer.Option(help="Classifier-free guidance; 0 is off.")] = None
+    cfg_keep_tokens: Annotated[Names, many("ID,...", "Token ids of the prompt left in without it.")] = None
     entropy_bound: Annotated[float | None, typer.Option(help="Nats up to which drawn tokens are kept.")] = None
     t_max: Annotated[float | None, typer.Option(help="Temperature of a canvas' first step.")] = None
     t_min: Annotated[float | None, typer.Option(help="Temperature towards which it falls.")] = None
@@ -155,7 +159,7 @@ class DecodingOptions(OptionGroup):
     @property
     def _given(self) -> dict[str, Any]:
         given = {name: value for name, value in vars(self).items() if value is not None and value != []}
-        lists = [name for name in ("suppress", "defer") if name in given]
+        lists = [name for name in ("suppress", "defer", "cfg_keep_tokens") if name in given]
         return {**given, **{name: whole_numbers(option_name(name), given[name]) for name in lists}}
 
     def settings_for(self, model: Model) -> Settings:
@@ -179,8 +183,11 @@ class DecodingOptions(OptionGroup):
                 values["steps"] = None
             if "block_length" not in given and values["block_length"] is not None and values["gen_length"] > 0:
                 values["block_length"] = min(values["block_length"], values["gen_length"])
-            if values["gen_length"] == 0 and "cache" not in given:
-                values["cache"] = None
+            if values["gen_length"] == 0:
+                values |= {name: None for name in ("cache", "block_length") if name not in given}
+        for one, other in (("threshold", "factor"), ("factor", "threshold")):  # two ways to say the same
+            if one in given and other not in given:
+                values[other] = None
         return Denoising(**values)
 
 
@@ -297,7 +304,7 @@ def open_model(
     attention_block_length: int | None = None,
 ) -> Model:
     """Load a model as the options say."""
-    from sinkscope.families import load_model
+    from sinkscope import load_model
 
     return load_model(
         name,

@@ -200,7 +200,8 @@ def _print_sinks(trace: Trace, report: SinkReport, names: Iterable[str], most_ro
     masking = trace.attrs.get("intervention")
     if masking is not None:
         settings = ", ".join(f"{name} {value}" for name, value in masking.items() if value is not None)
-        console.out.print(f"recorded while keys were masked: {settings}", markup=False)
+        what = "keys were masked" if "keys" in masking else "functions were called"
+        console.out.print(f"recorded while {what}: {settings}", markup=False)
     print_report(report, names, most_rows)
 
 

@@ -1,6 +1,7 @@
 """Decoding of autoregressive models: one token a step over a key-value cache, a `Step` after each forward pass."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from transformers import Cache, DynamicCache
@@ -9,9 +10,10 @@ from sinkscope.attention import GROUPS, NOT_COUNTED
 from sinkscope.decoding.canvas import Canvas
 from sinkscope.decoding.coupling import reads_anew
 from sinkscope.decoding.forward import forward_for
-from sinkscope.decoding.protocols import Intervention, Step, cache_for
+from sinkscope.decoding.protocols import Intervening, Intervention, Moment, Step, cache_for
 from sinkscope.decoding.sampling import Sampler, row_generators
 from sinkscope.decoding.settings import Decoding
+from sinkscope.errors import UserError
 from sinkscope.families import Model
 
 
@@ -28,19 +30,12 @@ def decode_canvas(
     """The steps of a canvas whose first `cached` columns the cache holds; nothing is checked. seeds: one a row."""
     noise = row_generators(seeds)
     tokens, real, start = canvas.tokens.clone(), canvas.real, canvas.prompt_length
-    batch = tokens.shape[0]
-    sampler = Sampler(
-        temperature=settings.temperature,
-        top_p=settings.top_p,
-        top_k=settings.top_k,
-        suppress=settings.suppress,
-        never=(),
-        tempered=True,
-    )
+    sampler = _sampler(settings)
     forward = forward_for(model, canvas, intervention, seeds)
+    hooks = forward.intervening
     ends = torch.tensor(model.family.eos_token_ids, dtype=torch.long, device=tokens.device)
-    running = torch.ones(batch, dtype=torch.bool, device=tokens.device)
-    every_row = torch.arange(batch, device=tokens.device)
+    running = torch.ones(len(tokens), dtype=torch.bool, device=tokens.device)
+    every_row = torch.arange(len(tokens), device=tokens.device)
     fed = (cached, start)
     for index in range(settings.new_tokens):
         column = start + index
@@ -51,27 +46,62 @@ def decode_canvas(
         counted = real[:, fed[0] : fed[1]] & ((running.unsqueeze(-1) & newest) | (index == 0))
         groups = torch.where(counted, asks, NOT_COUNTED)
         logits = forward(tokens, fed, (column - 1, column), groups, cache)[:, 0]
-        chosen, probabilities = sampler.choose(logits, every_row, noise)
-        seen = tokens[:, :column].clone()
-        tokens[:, column] = torch.where(running, chosen, model.family.pad_token_id)
         committed = torch.zeros_like(tokens[:, : column + 1], dtype=torch.bool)
         committed[:, column] = running
+        if hooks is not None:
+            moment = Moment(index=index, tokens=tokens[:, :column], columns=(column, column + 1), open=committed)
+            logits = hooks.logits(moment, logits.unsqueeze(1))[:, 0]
+        chosen, probabilities = sampler.choose(logits, every_row, noise)
+        tokens[:, column] = torch.where(running, chosen, model.family.pad_token_id)
         confidence = torch.full(committed.shape, torch.nan, device=tokens.device)
         confidence[:, column] = probabilities.gather(-1, chosen.unsqueeze(-1)).squeeze(-1).where(running, torch.nan)
-        takes_part, running = running, running & ~torch.isin(chosen, ends)
-        yield Step(
+        step = Step(
             index=index,
             block=0,
             block_range=(start, tokens.shape[1]),
             queries=fed,
-            seen=seen,
+            seen=tokens[:, :column].clone(),
             canvas=tokens[:, : column + 1].clone(),
             committed=committed,
             confidence=confidence,
             groups=groups,
-            takes_part=takes_part,
+            takes_part=running,
             removed=forward.removed,
+            hidden=forward.hidden,
         )
+        if hooks is not None:
+            step = _changed(hooks, step, logits.unsqueeze(1), column)
+            tokens[:, column] = step.canvas[:, column]
+        running = running & ~torch.isin(tokens[:, column], ends)
+        yield step
         if not bool(running.any()):
             return
         fed = (column, column + 1)
+
+
+def _sampler(settings: Decoding) -> Sampler:
+    return Sampler(
+        temperature=settings.temperature,
+        top_p=settings.top_p,
+        top_k=settings.top_k,
+        suppress=settings.suppress,
+        never=(),
+        tempered=True,
+    )
+
+
+def _changed(hooks: Intervening, step: Step, logits: torch.Tensor, column: int) -> Step:
+    """The step with its logits, where they are kept, and with what a hook leaves of its newest token, in rows that go
+    on. Raises `UserError` for another token, whose key the cache holds."""
+    if "logits" in hooks.keeps:
+        step = replace(step, logits=logits, logit_columns=(column, column + 1))
+    canvas = hooks.tokens(step, step.canvas.clone())
+    changed = (canvas != step.canvas)[:, :column]
+    if bool(changed.any()):
+        row, place = changed.nonzero()[0].tolist()
+        raise UserError(
+            f"a hook changed the token in column {place} of row {row}, whose key the cache holds: of an "
+            "autoregressive model it may change the newest one alone"
+        )
+    canvas = torch.where(step.takes_part.unsqueeze(-1), canvas, step.canvas)
+    return replace(step, canvas=canvas, confidence=step.confidence.masked_fill(canvas != step.canvas, torch.nan))

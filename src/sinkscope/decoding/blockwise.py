@@ -40,10 +40,10 @@ class Lines:
         """prompt_length, width: columns of the padded prompts, and of the canvas."""
         first, blocks = prompt_length, model.family.blocks
         if blocks is None:
-            whole = settings.gen_length == 0 or settings.block_length is None
-            length = width if whole else settings.gen_length // settings.blocks
             first = 0 if settings.gen_length == 0 else first
-            return cls(first=first, length=length, width=width, asked=settings.blocks, grows=False)
+            room = max(1, width - first)
+            length = room if settings.block_length is None or settings.reads else min(settings.block_length, room)
+            return cls(first=first, length=length, width=width, asked=-(-room // length), grows=False)
         if not blocks.from_prompt:  # all rows are of one length
             first = first // blocks.length * blocks.length
         asked = -(-settings.gen_length // blocks.length)
@@ -52,6 +52,11 @@ class Lines:
     @property
     def count(self) -> int:
         return max(1, -(-(self.width - self.first) // self.length))
+
+    def partial(self, number: int) -> bool:
+        """Whether a block may have fewer masks than positions to begin with: the last of several, and all of a text."""
+        start, stop = self.bounds(number)
+        return not self.grows and (stop - start < self.length or (self.first == 0 and self.count > 1))
 
     def bounds(self, number: int) -> tuple[int, int]:
         """Columns of a block, first and one past the last; the last block may be short."""

@@ -97,6 +97,8 @@ class Schedule(ABC):
     whole_block: ClassVar[bool] = False
     """Whether a block counts as full of masks, whatever it holds; threshold decoding then commits no fewer than the
     schedule, and what lies above the threshold, not at it."""
+    skips_empty: ClassVar[bool] = False
+    """Whether steps that would commit nothing are not made."""
 
     def passes(self, steps: int, at_start: int) -> int:
         """Passes that a block with so many masks at its start takes when `steps` are asked for."""
@@ -108,6 +110,10 @@ class Schedule(ABC):
         """Positions to commit at `step` of `steps` (of a block), with `masked` left of the `at_start` at the block's
         start.
         """
+
+    def share(self, step: int, steps: int) -> float:
+        """Of the masks left, the share that `step` of `steps` commits in the mean."""
+        return 1 / (steps - step)
 
 
 def even_share(step: int, steps: int, at_start: int) -> int:
@@ -141,8 +147,15 @@ class Timesteps(Schedule):
         del at_start
         if step >= steps - 1:
             return masked
+        return int(torch.tensor(float(masked)) * self._share(step, steps))
+
+    def share(self, step: int, steps: int) -> float:
+        return float(self._share(step, steps))
+
+    @staticmethod
+    def _share(step: int, steps: int) -> torch.Tensor:
         times = torch.linspace(1, 1e-3, steps + 1, dtype=torch.float32)
-        return int(torch.tensor(float(masked)) * (1 - times[step + 1] / times[step]))
+        return 1 - times[step + 1] / times[step]
 
 
 class Shares(Schedule):
@@ -164,6 +177,7 @@ class Linear(Schedule):
 
     tempered = False
     even_threshold = False
+    skips_empty = True
 
     def passes(self, steps: int, at_start: int) -> int:
         return len(linear_counts(steps, at_start))
@@ -189,6 +203,17 @@ def linear_counts(steps: int, masks: int) -> tuple[int, ...]:
     return tuple(counts) or (0,)
 
 
+def drawn_counts(schedule: Schedule, steps: int, masks: int, noise: torch.Generator) -> tuple[int, ...]:
+    """Masks that each step commits, drawn: every mask left with the schedule's share, the last step all of them (dllm
+    `stochastic_transfer`, a binomial draw). Steps without any are left out; at least one step."""
+    counts, left = list[int](), masks
+    for step in range(steps):
+        share = 1.0 if step == steps - 1 else schedule.share(step, steps)
+        counts.append(int((torch.rand(left, dtype=torch.float64, generator=noise) < share).sum()))
+        left -= counts[-1]
+    return tuple(filter(None, counts)) or (0,)
+
+
 SCHEDULES: dict[str, Schedule] = {"blocks": Blocks(), "shares": Shares(), "linear": Linear(), "dream": Timesteps()}
 
 
@@ -211,7 +236,8 @@ class Block:
     """Where the current block stands, with a number a row of the batch.
 
     `steps`: how many are asked for; `passes`: how many it takes of them by schedule; `masks`: how many there were at
-    its start; `held_back`: what threshold decoding still owes to an even schedule. `cache` holds what is not fed.
+    its start; `held_back`: what threshold decoding still owes to an even schedule; `drawn`: the counts of each step
+    where they are drawn; `most`: passes that it may take where masks are put back. `cache` holds what is not fed.
     """
 
     number: int
@@ -222,17 +248,30 @@ class Block:
     masks: list[int]
     held_back: list[int]
     cache: Cache | None
+    drawn: list[tuple[int, ...]] | None = None
+    most: int = 0
     step: int = 0
 
 
 class CommitRule:
-    """Which predictions are committed, in rows with `padding` columns on the left of a canvas `width` columns wide."""
+    """Which predictions are committed, in rows with `padding` columns on the left of a canvas `width` columns wide.
 
-    def __init__(self, schedule: Schedule, threshold: float | None, padding: list[int], width: int) -> None:
-        self._threshold = threshold
+    threshold, factor: what is sure enough, see `Denoising`; with neither the schedule counts.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        padding: list[int],
+        width: int,
+        threshold: float | None = None,
+        factor: float | None = None,
+    ) -> None:
         self._schedule = schedule
         self._padding = padding
         self._width = width
+        self._threshold = threshold
+        self._factor = factor
 
     def of(self, predictions: Predictions, block: Block) -> torch.Tensor:
         """Which predictions are committed, (candidate,) boolean; every row of the batch decides for itself.
@@ -242,7 +281,7 @@ class CommitRule:
         neither on the batch nor on the device.
         """
         rows, columns, scores = predictions.rows.cpu(), predictions.columns.cpu(), predictions.order.cpu()
-        sure = self._sure(predictions).cpu()
+        confidence = predictions.confidence.cpu().masked_fill(scores == -torch.inf, -torch.inf)
         padding, width = self._padding, self._width
         chosen = torch.zeros(len(rows), dtype=torch.bool)
         for row in range(len(block.masks)):
@@ -251,35 +290,43 @@ class CommitRule:
                 continue
             laid_out = torch.full((width - padding[row],), -torch.inf, dtype=scores.dtype)
             laid_out[columns[members] - padding[row]] = scores[members].clamp(min=torch.finfo(scores.dtype).min)
-            sure_here = torch.zeros(len(laid_out), dtype=torch.bool)
-            sure_here[columns[members] - padding[row]] = sure[members]
-            picked = self._pick(laid_out, sure_here, len(members), row, block) + padding[row]
+            here = torch.full_like(laid_out, -torch.inf)
+            here[columns[members] - padding[row]] = confidence[members].to(here.dtype)
+            picked = self._pick(laid_out, here, len(members), row, block) + padding[row]
             chosen[members] = torch.isin(columns[members], picked)
         return chosen.to(predictions.rows.device)
 
-    def _sure(self, predictions: Predictions) -> torch.Tensor:
-        """Predictions that reach the threshold, (candidate,) boolean; a deferred token never does."""
-        if self._threshold is None:
-            return torch.zeros_like(predictions.rows, dtype=torch.bool)
-        above = predictions.confidence > self._threshold
-        if not self._schedule.whole_block:
-            above = predictions.confidence >= self._threshold
-        return above & (predictions.order > -torch.inf)
+    def _sure(self, confidence: torch.Tensor) -> torch.Tensor:
+        """Which are sure enough, (candidate,) boolean, of confidences in the order in which they would be committed;
+        -inf, a deferred token, never is."""
+        if self._factor is not None:
+            rank = torch.arange(1, len(confidence) + 1, dtype=torch.float64)
+            return (confidence >= 1 - self._factor / (rank + 1)).cumprod(0).bool()
+        assert self._threshold is not None
+        return confidence > self._threshold if self._schedule.whole_block else confidence >= self._threshold
 
-    def _pick(self, scores: torch.Tensor, sure: torch.Tensor, candidates: int, row: int, block: Block) -> torch.Tensor:
-        """Positions to commit in one row. scores, sure (position,): -inf and False where nothing is to be committed."""
-        if self._threshold is None:
-            count = self._schedule.count(block.step, block.steps[row], candidates, block.masks[row])
-            return scores.topk(count).indices
+    def _count(self, candidates: int, row: int, block: Block) -> int:
+        """Positions that the schedule commits, or what was drawn in its place."""
+        if block.drawn is None:
+            return self._schedule.count(block.step, block.steps[row], candidates, block.masks[row])
+        counts = block.drawn[row]
+        return min(candidates, counts[block.step]) if block.step < len(counts) - 1 else candidates
+
+    def _pick(
+        self, scores: torch.Tensor, confidence: torch.Tensor, candidates: int, row: int, block: Block
+    ) -> torch.Tensor:
+        """Positions to commit in one row. scores, confidence (position,): -inf where nothing is to be committed."""
+        if self._threshold is None and self._factor is None:
+            return scores.topk(self._count(candidates, row, block)).indices
         most, least = candidates, 1
         if self._schedule.whole_block:
-            least = self._schedule.count(block.step, block.steps[row], candidates, block.masks[row])
+            least = self._count(candidates, row, block)
         if self._schedule.even_threshold:
             steps = block.steps[row]
             share = even_share(block.step, steps, block.masks[row]) if block.step < steps else 0
             most = min(candidates, max(1, share + block.held_back[row]))
         best = scores.topk(most).indices
-        taken = sure[best]
+        taken = self._sure(confidence[best])
         taken[: max(1, least)] = True
         block.held_back[row] = most - int(taken.sum())
         return best[taken]

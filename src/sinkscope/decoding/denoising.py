@@ -21,18 +21,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
-from transformers import Cache
 
 from sinkscope.attention import NOT_COUNTED
 from sinkscope.decoding.blockwise import Lines, keeps_blocks
 from sinkscope.decoding.caches import BlockCache, BlockPlace, WrittenCache
 from sinkscope.decoding.canvas import Canvas, doubled
-from sinkscope.decoding.choice import CONFIDENCE, SCHEDULES, Block, Candidates, CommitRule, Predictions
+from sinkscope.decoding.choice import SCHEDULES, Block, CommitRule, drawn_counts
 from sinkscope.decoding.filling import Filling
-from sinkscope.decoding.forward import Forward, forward_for, guided
+from sinkscope.decoding.forward import forward_for
+from sinkscope.decoding.predicting import Predictor
 from sinkscope.decoding.protocols import BlockCompression, Intervention, Step, block_layers
-from sinkscope.decoding.sampling import Sampler, row_generators, uniform_noise
+from sinkscope.decoding.sampling import row_generators
 from sinkscope.decoding.settings import Denoising
+from sinkscope.errors import UserError
 from sinkscope.families import Model
 
 
@@ -58,7 +59,9 @@ def _least_passes(settings: Denoising, lines: Lines) -> int | None:
         return 0
     if settings.cache is not None:
         return 2
-    return None if settings.threshold is None else 1
+    if not settings.by_certainty:
+        return None
+    return 0 if lines.first == 0 and lines.count > 1 else 1  # a block of a given text may hold no mask
 
 
 class _Denoising:
@@ -84,10 +87,12 @@ class _Denoising:
         guided = settings.cfg_scale > 0
         self._fed_canvas, self._fed_seeds = (doubled(canvas), [*seeds, *seeds]) if guided else (canvas, seeds)
         self._forward = forward_for(model, self._fed_canvas, intervention, self._fed_seeds)
-        self._predictor = _Predictor(model, canvas, settings, self._forward, row_generators(seeds))
+        self._noise = row_generators(seeds)
+        self._hooks = self._forward.intervening
+        self._predictor = Predictor(model, canvas, settings, self._forward, self._noise)
         self._dropping = dropping
         padding = (~canvas.real).sum(-1).tolist()
-        self._rule = CommitRule(self._schedule, settings.threshold, padding, self._lines.width)
+        self._rule = CommitRule(self._schedule, padding, self._lines.width, settings.threshold, settings.factor)
         self._least = _least_passes(settings, self._lines)
         self._index = 0
 
@@ -97,6 +102,8 @@ class _Denoising:
         if self._settings.reads:
             yield self._read_whole()
             return
+        if self._hooks is not None:
+            self._filling.rewrite(self._hooks.tokens(None, self._filling.tokens.clone()), 0)
         for number in range(self._lines.count):
             block = self._begin(number)
             if self._kept is not None and block.bounds[0] > 0:
@@ -106,6 +113,11 @@ class _Denoising:
             self._filling.stop(after_block=True)
             if not bool(self._filling.going.any()):
                 return
+        if bool(self._filling.open(self._lines.count).any()):
+            raise UserError(
+                f"a hook left masks behind the last pass, {self._index - 1}: it may put masks back while passes are "
+                "left; more steps leave more"
+            )
 
     def _begin(self, number: int) -> Block:
         first, last = self._lines.bounds(number)
@@ -113,15 +125,27 @@ class _Denoising:
         masks = [self._lines.length] * len(at_start) if self._schedule.whole_block else at_start
         asked = self._lines.steps(self._settings.steps)
         steps = [max(1, one) if asked is None else asked for one in masks]
+        partial = self._lines.partial(number)
+        if partial and not self._schedule.skips_empty:  # no more steps than masks: the others would commit nothing
+            steps = [max(1, min(pair)) for pair in zip(steps, masks, strict=True)]
+        passes, drawn = [self._schedule.passes(*pair) for pair in zip(steps, masks, strict=True)], None
+        if self._settings.stochastic_transfer:
+            each = zip(steps, at_start, self._noise, strict=True)
+            drawn = [drawn_counts(self._schedule, *one) for one in each]
+            passes = [len(counts) for counts in drawn]
+        if partial or self._hooks is not None:  # a block without masks takes none
+            passes = [count if masked else 0 for count, masked in zip(passes, at_start, strict=True)]
         return Block(
             number=number,
             bounds=(first, last),
             fed=(0 if self._kept is None else first, self._lines.there(last)),
             steps=steps,
-            passes=[self._schedule.passes(*one) for one in zip(steps, masks, strict=True)],
+            passes=passes,
             masks=masks,
             held_back=[0] * len(at_start),
             cache=self._empty_cache(first, last) if self._kept is None else self._kept,
+            drawn=drawn,
+            most=max(at_start),
         )
 
     def _empty_cache(self, start: int, stop: int) -> BlockCache | None:
@@ -138,7 +162,14 @@ class _Denoising:
         least = self._least
         if least is None:
             return block.step == max(block.passes)
-        return block.step >= least and not bool(self._filling.open(block.number).any())
+        if block.step < least or bool(self._filling.open(block.number).any()):
+            if self._hooks is not None and block.step >= max(least, block.most):
+                raise UserError(
+                    f"a hook puts masks back and block {block.number} is not done after {block.step} passes, as many "
+                    "as it had masks; put back fewer, or use a schedule with steps (no threshold)"
+                )
+            return False
+        return True
 
     def _takes_part(self, block: Block, open_now: torch.Tensor) -> torch.Tensor:
         """Rows, (batch,) boolean, that would make this pass alone too; the others wait for them. See `_ended`."""
@@ -210,10 +241,11 @@ class _Denoising:
         finished: what is fed is finished, see `Forward`.
         """
         filling = self._filling
-        seen = filling.tokens[:, : self._lines.there(fed[1] if finished else block.bounds[1])].clone()
+        before = filling.tokens.clone()
+        seen = before[:, : self._lines.there(fed[1] if finished else block.bounds[1])]
         groups = filling.groups(block.number)[:, fed[0] : fed[1]]
         groups = groups.masked_fill(~takes_part.unsqueeze(-1), NOT_COUNTED)  # alone it would not ask
-        predictions = self._predictor.predict(filling, seen, open_now, fed, groups, block.cache, finished)
+        predictions = self._predictor.predict(filling, seen, open_now, fed, groups, block, self._index, finished)
         every = torch.ones_like(predictions.rows, dtype=torch.bool)
         chosen = every if all_of_them else self._rule.of(predictions, block)
         rows, columns = predictions.rows[chosen], predictions.columns[chosen]
@@ -222,10 +254,10 @@ class _Denoising:
         committed[rows, columns] = True
         confidence = torch.full(committed.shape, torch.nan, device=seen.device)
         confidence[rows, columns] = predictions.confidence[chosen].float()
-        filling.stop(after_block=False)
-        stop = self._lines.there(block.bounds[1])
         self._index += 1
-        return Step(
+        stop, predicted = self._lines.there(block.bounds[1]), self._predictor.predicted
+        keeps = frozenset() if self._hooks is None else self._hooks.keeps
+        step = Step(
             index=self._index - 1,
             block=block.number,
             block_range=block.bounds,
@@ -237,89 +269,25 @@ class _Denoising:
             groups=groups,
             takes_part=takes_part,
             removed=None if self._forward.removed is None else self._forward.removed.first(len(seen)),
+            logits=predicted[1] if "logits" in keeps and predicted is not None else None,
+            logit_columns=predicted[0] if "logits" in keeps and predicted is not None else None,
+            hidden=None if self._forward.hidden is None else self._forward.hidden[:, : len(seen)],
         )
+        if self._hooks is not None:
+            step = self._changed(step, before[:, :stop], 0 if self._kept is None else block.bounds[0])
+        filling.stop(after_block=False)
+        return replace(step, canvas=filling.tokens[:, :stop].clone())
 
-
-class _Predictor:
-    """What open positions would become, by the network and the sampler."""
-
-    def __init__(
-        self,
-        model: Model,
-        canvas: Canvas,
-        settings: Denoising,
-        forward: Forward,
-        noise: Sequence[torch.Generator],
-    ) -> None:
-        assert model.family.mask_token_id is not None
-        self._settings = settings
-        self._forward = forward
-        self._noise = noise
-        self._real = canvas.real
-        # A shifted block's first column is predicted by the pass that writes what lies before it.
-        self._carries = keeps_blocks(model, settings) and model.family.logit_shift
-        self._carried: torch.Tensor | None = None  # (batch, 1, token)
-        self._sampler = Sampler(
-            temperature=settings.temperature,
-            top_p=settings.top_p,
-            top_k=settings.top_k,
-            suppress=settings.suppress,
-            never=(model.family.mask_token_id,),
-            tempered=SCHEDULES[settings.schedule].tempered,
+    def _changed(self, step: Step, before: torch.Tensor, first: int) -> Step:
+        """The step with what a hook leaves of its tokens; before: those in front of the pass, (batch, position). It may
+        change none left of the column `first`."""
+        assert self._hooks is not None
+        left = self._hooks.tokens(step, step.canvas.clone())
+        now = torch.where(step.takes_part.unsqueeze(-1), left, step.canvas)
+        self._filling.rewrite(now, first)
+        own = step.committed & (now == step.canvas)
+        return replace(
+            step,
+            committed=(now != before) & (now != self._filling.mask_id),
+            confidence=step.confidence.masked_fill(~own, torch.nan),
         )
-
-    def predict(
-        self,
-        filling: Filling,
-        seen: torch.Tensor,
-        open_now: torch.Tensor,
-        fed: tuple[int, int],
-        groups: torch.Tensor,
-        cache: Cache | None,
-        finished: bool,
-    ) -> Predictions:
-        """Predict every open position, (batch, position) boolean, of the tokens seen."""
-        rows, columns = open_now.nonzero(as_tuple=True)
-        wanted = (int(columns.min()), int(columns.max()) + 1) if len(columns) else (fed[0], fed[0] + 1)
-        wanted = (fed[1], fed[1] + 1) if finished else wanted
-        logits = self._logits(filling, seen, fed, wanted, groups, cache, finished)
-        if self._carries and finished:
-            self._carried = logits
-        elif self._carries and self._carried is not None and wanted[0] == fed[0]:
-            logits = torch.cat([self._carried, logits[:, 1:]], dim=1)
-        logits = logits[rows, columns - wanted[0]]
-        if not len(rows):
-            none = logits.new_zeros(0)
-            return Predictions(rows=rows, columns=columns, tokens=rows, confidence=none, order=none)
-        tokens, probabilities = self._sampler.choose(logits, rows, self._noise)
-        uniform = uniform_noise(rows, self._noise) if self._settings.confidence == "random" else torch.zeros(len(rows))
-        candidates = Candidates(probabilities=probabilities, tokens=tokens, uniform=uniform, columns=columns)
-        confidence = order = CONFIDENCE[self._settings.confidence].score(candidates)
-        if self._settings.defer:
-            # As in LLaDA at temperature 0: the others are ordered by what they are without the deferred tokens.
-            deferred = torch.tensor(self._settings.defer, device=tokens.device)
-            rest = probabilities.index_fill(-1, deferred, 0)
-            rest = rest / rest.sum(-1, keepdim=True).clamp(min=torch.finfo(rest.dtype).tiny)
-            late = torch.isin(tokens, deferred)
-            order = CONFIDENCE[self._settings.confidence].score(replace(candidates, probabilities=rest))
-            order = order.masked_fill(late, -torch.inf)
-        return Predictions(rows=rows, columns=columns, tokens=tokens, confidence=confidence, order=order)
-
-    def _logits(
-        self,
-        filling: Filling,
-        seen: torch.Tensor,
-        fed: tuple[int, int],
-        wanted: tuple[int, int],
-        groups: torch.Tensor,
-        cache: Cache | None,
-        finished: bool,
-    ) -> torch.Tensor:
-        """Logits (batch, wanted column, token), guided if asked for."""
-        if self._settings.cfg_scale == 0:
-            return self._forward(seen, fed, wanted, groups, cache, finished=finished)
-        there = slice(0, seen.shape[1])
-        blind = seen.masked_fill((self._real & ~filling.generated)[:, there], filling.mask_id)
-        both = torch.cat([seen, blind])
-        logits = self._forward(both, fed, wanted, groups.repeat(2, 1), cache, finished=finished)
-        return guided(logits, self._settings.cfg_scale)

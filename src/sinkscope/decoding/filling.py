@@ -10,6 +10,7 @@ from sinkscope.attention import GROUPS, NOT_COUNTED
 from sinkscope.decoding.blockwise import Lines
 from sinkscope.decoding.canvas import Canvas
 from sinkscope.decoding.settings import Denoising
+from sinkscope.errors import UserError
 from sinkscope.families import Model
 
 
@@ -71,6 +72,22 @@ class Filling:
         label = torch.where(self._block_of > block, GROUPS.index("later"), label)
         label = torch.where(self.generated, label, GROUPS.index("prompt"))
         return torch.where(self._real, label, NOT_COUNTED)
+
+    def rewrite(self, canvas: torch.Tensor, first: int) -> None:
+        """Take the tokens of the first columns, (batch, position), from a hook. Raises `UserError` for what it may not
+        change: padding, columns before `first`, whose keys are written, and masks outside what is generated."""
+        columns = slice(canvas.shape[1])
+        changed = canvas != self.tokens[:, columns]
+        masked = changed & (canvas == self.mask_id) & ~self.generated[:, columns]
+        for wrong, why in (
+            (changed & ~self._real[:, columns], "which is padding"),
+            (changed & (self._columns[columns] < first), "of a finished block, whose keys are written"),
+            (masked, "of the prompt, where no mask would be filled"),
+        ):
+            if bool(wrong.any()):
+                row, column = wrong.nonzero()[0].tolist()
+                raise UserError(f"a hook changed the token in column {column} of row {row}, {why}; leave it as it is")
+        self.tokens[:, columns] = canvas
 
     def stop(self, *, after_block: bool) -> None:
         """Note which texts have ended, and fill with padding what is masked in them."""

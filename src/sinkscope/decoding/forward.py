@@ -19,7 +19,7 @@ from sinkscope.decoding.blockwise import Visible
 from sinkscope.decoding.caches import HeldLayer, WrittenCache
 from sinkscope.decoding.canvas import Canvas, doubled
 from sinkscope.decoding.coupling import Rotations
-from sinkscope.decoding.protocols import Intervention, MaskingStats, PassContext, active
+from sinkscope.decoding.protocols import Intervening, Intervention, MaskingStats, PassContext, active
 from sinkscope.errors import UserError
 from sinkscope.families import Model
 
@@ -44,10 +44,16 @@ class Forward:
         self._rows = len(canvas.tokens)
         self._copies = self._rows if masking is not None and masking.clean_copy else 0
         canvas = doubled(canvas) if self._copies else canvas
-        self._intervening = None
+        self.intervening: Intervening | None = None
+        """The intervention at work; the loops ask it about logits and tokens."""
+        self.hidden: torch.Tensor | None = None
+        """Hidden states of the latest pass, (layer + 1, batch, query, dim), where an intervention keeps them."""
+        self._cutter = None
         if masking is not None:
-            self._intervening = masking.start(model, canvas, seeds, self._copies)
-            self._cutter = SpreadCutter(self._intervening, split_heads(model.network), canvas.tokens.device)
+            self.intervening = masking.start(model, canvas, seeds, self._copies)
+            cutter = self.intervening.cutter
+            if cutter is not None:
+                self._cutter = SpreadCutter(cutter, split_heads(model.network), canvas.tokens.device)
         self._network: Any = model.network
         self._shift = model.family.logit_shift
         # The column of each row's first token, which has no row of logits before it, be that padding or none.
@@ -79,14 +85,14 @@ class Forward:
         predicted by row i - 1; the first token of a text by its own row, and so is the first column fed. finished: the
         columns fed are blocks that are finished, and row i - 1 predicts column i, whatever the family.
         """
-        if self._intervening is None:
+        if self.intervening is None:
             return self._pass(tokens, fed, wanted, groups, cache, finished)
         if self._copies:
             tokens, groups = tokens.repeat(2, 1), groups.repeat(2, 1)
-        self._intervening.begin(PassContext(tokens=tokens, fed=fed, groups=groups))
-        with cutting(self._cutter):
+        self.intervening.begin(PassContext(tokens=tokens, fed=fed, groups=groups))
+        with nullcontext() if self._cutter is None else cutting(self._cutter):
             logits = self._pass(tokens, fed, wanted, groups, cache, finished)
-        self.removed = self._intervening.finish()
+        self.removed = self.intervening.finish()
         return logits[: self._rows]
 
     def _pass(
@@ -113,7 +119,10 @@ class Forward:
             kwargs["logits_to_keep"] = rows.tolist() if self._spread else rows
         drops = cache is not None and any(isinstance(one, HeldLayer) and one.drops for one in cache.layers)
         with label_queries(groups), self._rotations.fresh(), uncompiled() if drops else nullcontext():
-            logits: torch.Tensor = self._network(input_ids=tokens[:, start:stop], **kwargs).logits
+            output = self._network(input_ids=tokens[:, start:stop], **kwargs)
+        logits: torch.Tensor = output.logits
+        if "output_hidden_states" in kwargs:
+            self.hidden = self._stacked(output)
         logits = logits if self._keeps else logits[:, rows]
         self._check(logits, groups[:, rows], tokens[:, :stop])
         if not holds_first:
@@ -134,7 +143,16 @@ class Forward:
             told["position_ids"] = self._positions[:, start:stop]
         if self._caches:
             told["use_cache"] = cache is not None
+        if self.intervening is not None and "hidden" in self.intervening.keeps:
+            told["output_hidden_states"] = True
         return told
+
+    def _stacked(self, output: Any) -> torch.Tensor:
+        """Hidden states (layer + 1, batch, query, dim), on one device, of the rows that are no copies."""
+        states = getattr(output, "hidden_states", None)
+        if not states:
+            raise UserError(f"{type(self._network).__name__} tells no hidden states; leave hidden out of keep")
+        return torch.stack([state[: self._rows].to(states[0].device) for state in states])
 
     def _check(self, logits: torch.Tensor, groups: torch.Tensor, tokens: torch.Tensor) -> None:
         """Raise `UserError` for logits (batch, row, token) that are not finite where `groups` (batch, row) counts.

@@ -108,23 +108,70 @@ def added(removed: MaskingStats | None, more: MaskingStats | None) -> MaskingSta
     return removed.plus(more)
 
 
-class Intervening(Cutter, Protocol):
-    """An intervention at work on one canvas."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Moment:
+    """What a pass has predicted, before tokens are chosen from it."""
+
+    index: int  # number of the forward pass, from 0
+    tokens: torch.Tensor  # (batch, position) token ids that the model saw
+    columns: tuple[int, int]  # columns that the logits predict, first and one past the last
+    open: torch.Tensor  # (batch, position) boolean: positions that may be committed now
+
+
+KEPT = ("logits", "hidden")
+"""What a step can carry besides, see `Step`."""
+
+
+class Intervening:
+    """An intervention at work on one canvas: what it does before, in and after each pass.
+
+    Here it does nothing; each intervention says what it does in place of that.
+    """
+
+    @property
+    def cutter(self) -> Cutter | None:
+        """Who decides which keys are cut from attention; None: nobody."""
+        return None
+
+    @property
+    def sees_logits(self) -> bool:
+        """Whether it wants the logits of a whole block, not of its open positions alone."""
+        return False
+
+    @property
+    def keeps(self) -> frozenset[str]:
+        """What steps carry for it, of `KEPT`."""
+        return frozenset()
 
     def begin(self, occasion: PassContext) -> None:
         """The next pass is about to be made."""
 
-    def finish(self) -> MaskingStats:
-        """What the pass just made lost, for each row of the canvas."""
+    def finish(self) -> MaskingStats | None:
+        """What the pass just made lost, for each row of the canvas; None where nothing can be cut."""
+        return None
+
+    def logits(self, moment: Moment, logits: torch.Tensor) -> torch.Tensor:
+        """The logits (batch, column, token) from which tokens are chosen, guided ones where guidance is on."""
+        del moment
+        return logits
+
+    def tokens(self, step: Step | None, canvas: torch.Tensor) -> torch.Tensor:
+        """The tokens (batch, position) that stand after a step; None: before the first."""
+        del step
+        return canvas
 
 
 @runtime_checkable
 class Intervention(Protocol):
-    """Something that may cut keys from attention while a model generates."""
+    """Something that may cut keys from attention, change logits and change tokens while a model generates."""
 
     @property
     def idle(self) -> bool:
         """Whether it changes nothing at all; then nothing of it is run."""
+
+    @property
+    def cuts(self) -> bool:
+        """Whether it cuts keys, so that every pass tells what was taken away."""
 
     @property
     def clean_copy(self) -> bool:
@@ -149,7 +196,9 @@ def active(intervention: _Kind | None) -> _Kind | None:
     if intervention is None:
         return None
     if not isinstance(intervention, Intervention):
-        raise UserError(f"an intervention is None or MaskSinks(...), got {intervention!r}; write MaskSinks(that)")
+        raise UserError(
+            f"an intervention is None, MaskSinks(...) or Hooks(...), got {intervention!r}; write MaskSinks(that)"
+        )
     return None if intervention.idle else intervention
 
 
@@ -199,6 +248,9 @@ class Step:
     takes_part: torch.Tensor  # (batch,) boolean: rows that would make this pass alone too; the others are done
     removed: MaskingStats | None = None  # what an intervention took from each row in this pass; None without one
     noise: Noise | None = None  # of a renoising model; None of all others
+    logits: torch.Tensor | None = None  # (batch, column, token) that tokens were chosen from, if asked for
+    logit_columns: tuple[int, int] | None = None  # the columns that they predict, first and one past the last
+    hidden: torch.Tensor | None = None  # (layer + 1, batch, query, dim), the embeddings first, if asked for
 
     def add_to(self, removed: MaskingStats | None) -> MaskingStats | None:
         """What was removed before and now, of rows that take part; None where nobody intervenes."""

@@ -180,7 +180,7 @@ def _check_denoising(run: Run, settings: Denoising, encoded: Sequence[Sequence[i
     check_context(model, max(lengths), new, "gen_length")
     holds_masks = [mask in tokens for tokens in encoded]
     if model.family.blocks is None:
-        _check_whole_canvas(model, settings)
+        _check_whole_canvas(model, settings, lengths)
     else:
         _check_blockwise(model, model.family.blocks, settings, any(holds_masks), len(encoded))
     if settings.reads and any(holds_masks):
@@ -200,6 +200,7 @@ def _check_denoising(run: Run, settings: Denoising, encoded: Sequence[Sequence[i
             raise UserError(f"{which} holds {mask_text(model)}, which a block cache can't fill; use cache=None")
     check_token_ids(model, "suppress", settings.suppress, never=(mask,))
     check_token_ids(model, "defer", settings.defer)
+    check_token_ids(model, "cfg_keep_tokens", settings.cfg_keep_tokens)
     fewest = _fewest_keys(run, settings, lengths)
     masks = new + max(sum(token == mask for token in tokens) for tokens in encoded)
     most = max(_FEW_STEPS, _STEPS_A_MASK * masks)
@@ -212,8 +213,15 @@ def _check_denoising(run: Run, settings: Denoising, encoded: Sequence[Sequence[i
         run.masking.check(model, fewest=fewest, most=max(lengths) + new, passes=settings.max_steps(masks - new))
 
 
-def _check_whole_canvas(model: Model, settings: Denoising) -> None:
-    """Refuse what only block-causal models have."""
+def _check_whole_canvas(model: Model, settings: Denoising, lengths: Sequence[int]) -> None:
+    """Refuse what only block-causal models have, and texts whose blocks lie in different columns."""
+    several = settings.block_length is not None and max(lengths) > settings.block_length
+    if settings.gen_length == 0 and not settings.reads and several and min(lengths) < max(lengths):
+        raise UserError(
+            f"masks of texts of {min(lengths)} and {max(lengths)} tokens are filled in blocks of "
+            f"{settings.block_length}, counted from each text's first token, which are different columns; run them one "
+            "by one (batch size 1), or use block_length=None"
+        )
     if settings.cache == "blocks" or settings.stop is not None:
         which = "cache='blocks'" if settings.cache == "blocks" else f"stop={settings.stop!r}"
         raise UserError(

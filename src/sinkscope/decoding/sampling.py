@@ -42,7 +42,7 @@ class Sampler:
         probabilities = torch.softmax(torch.where(kept, scaled if self.tempered else logits, -torch.inf), dim=-1)
         choosable = self._choosable(scaled, kept)
         if self.temperature > 0:
-            choosable = choosable.double() + _gumbel(logits.shape, rows, noise).to(logits.device)
+            choosable = choosable.double() + gumbel(logits.shape, rows, noise).to(logits.device)
         return choosable.argmax(-1), probabilities
 
     def _choosable(self, scaled: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
@@ -97,8 +97,10 @@ def uniform_noise(rows: torch.Tensor, noise: Sequence[torch.Generator]) -> torch
     return torch.cat([torch.rand(n, dtype=torch.float64, generator=g) for n, g in zip(counts, noise, strict=True)])
 
 
-def _gumbel(shape: torch.Size, rows: torch.Tensor, noise: Sequence[torch.Generator]) -> torch.Tensor:
+def gumbel(shape: Sequence[int], rows: torch.Tensor, noise: Sequence[torch.Generator]) -> torch.Tensor:
+    """Gumbel noise of a shape (candidate, ...) float64, each candidate from its row's generator. Added to log weights,
+    the k highest are k draws by the weights without replacement."""
     counts = torch.bincount(rows.cpu(), minlength=len(noise)).tolist()
-    drawn = [torch.rand(n, shape[-1], dtype=torch.float64, generator=g) for n, g in zip(counts, noise, strict=True)]
+    drawn = [torch.rand(n, *shape[1:], dtype=torch.float64, generator=g) for n, g in zip(counts, noise, strict=True)]
     # A draw of exactly 0 would be an infinite disadvantage, not a small one.
     return -torch.log(-torch.log(torch.cat(drawn).clamp_(min=torch.finfo(torch.float64).tiny)))

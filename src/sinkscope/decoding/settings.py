@@ -26,17 +26,25 @@ class Denoising:
 
     gen_length: masks appended to the prompt; 0 fills the masks that the prompt holds, or with steps=0 reads a finished
         text in one pass, which commits nothing: the same text can so be watched under several masks.
-    block_length: blocks are finished from left to right; None takes the model's own, which is the whole generation
-        where the model sees all of it. Block-causal models have no other.
-    steps: denoising steps, divided evenly over the blocks; None takes as many as there are masks, with "blocks" one
-        position a step.
+    block_length: blocks are finished from left to right, the last may be shorter; None takes the model's own, which is
+        the whole generation where the model sees all of it. Block-causal models have no other. With gen_length=0 blocks
+        are counted from the text's first token (dllm `infill`).
+    steps: denoising steps, divided evenly over the blocks and rounded up for each; None takes as many as there are
+        masks, with "blocks" one position a step.
     schedule: how many positions a step commits, "blocks" (LLaDA), "shares" (SDAR, LLaDA 2), "linear" (dllm) or "dream"
         (Dream's timesteps).
+    stochastic_transfer: how many positions a step commits is drawn, each mask with the share of the masks left that the
+        schedule commits in the mean (dllm; Dream's `origin` is this with "dream" and confidence "random"). Steps that
+        commit none are not made.
     confidence: which positions come first: "max-prob", "margin", "entropy" (negative entropy), "random" or
         "left-to-right".
+    alg_temp: positions are drawn, by a softmax of the confidences over this temperature, without replacement (Dream);
+        None takes the highest.
     threshold: commit every position whose confidence is at least this, and always the best one (Fast-dLLM). With the
         "dream" schedule no step commits more than its even share and what earlier steps held back; with "shares" none
         commits fewer than its share, and the confidence must lie above the threshold.
+    factor: in place of a threshold, the better the more are committed at once: of the best r positions each i has a
+        confidence of at least 1 - factor / (i + 1), and always the best one (Fast-dLLM, arXiv 2505.22618).
     cache: None, "prefix" (keys and values before the block are kept, made anew with each block) or "dual" (those after
         it too) (Fast-dLLM); of block-causal models "prefix" or "blocks" (those of a finished block are made once and
         kept), and both are exact; with `sub_block_length` also "dual", which feeds the part of a block that has begun
@@ -45,6 +53,7 @@ class Denoising:
     stop: of block-causal models; None fills all blocks, "block" ends a text with the block that holds its end,
         "at-once" as soon as no mask stands before its end.
     cfg_scale: classifier-free guidance, logits = un + (scale + 1)(cond - un) with the prompt masked in `un`; 0 is off.
+        cfg_keep_tokens: ids of the prompt that are left in `un` (dllm).
     temperature: Gumbel noise in float64; 0 is greedy. top_p, top_k: keep the smallest set of tokens with this
         probability, or the best k; they change confidences too, also when greedy.
     suppress: token ids that are never predicted. defer: ids that may be predicted but are committed last (LLaDA's
@@ -56,12 +65,16 @@ class Denoising:
     block_length: int | None = 32
     steps: int | None = 128
     schedule: str = "blocks"
+    stochastic_transfer: bool = False
     confidence: str = "max-prob"
+    alg_temp: float | None = None
     threshold: float | None = None
+    factor: float | None = None
     cache: str | None = None
     sub_block_length: int | None = None
     stop: str | None = None
     cfg_scale: float = 0.0
+    cfg_keep_tokens: tuple[int, ...] = ()
     temperature: float = 0.0
     top_p: float | None = None
     top_k: int | None = None
@@ -70,8 +83,8 @@ class Denoising:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "suppress", tuple(self.suppress))
-        object.__setattr__(self, "defer", tuple(self.defer))
+        for name in ("suppress", "defer", "cfg_keep_tokens"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
         require_one_of("schedule", self.schedule, tuple(SCHEDULES))
         require_one_of("confidence", self.confidence, tuple(CONFIDENCE))
         if self.cache is not None:
@@ -80,32 +93,54 @@ class Denoising:
             require_one_of("stop", self.stop, STOPS)
         if self.sub_block_length is not None:
             _at_least("sub_block_length", self.sub_block_length, 1)
-            if self.threshold is None:
+            if not self.by_certainty:
                 raise UserError("sub_block_length needs a threshold: a schedule counts by blocks; set one or leave it")
         _at_least("gen_length", self.gen_length, 0)
         if self.gen_length == 0 and self.cache is not None:
             raise UserError("a block cache needs gen_length > 0; to fill the masks of a prompt use cache=None")
-        if self.block_length is not None and self.gen_length > 0:
+        if self.block_length is not None:
             _at_least("block_length", self.block_length, 1)
-            _divides("gen_length", self.gen_length, "block_length", self.block_length)
         if self.steps is not None:
             _at_least("steps", self.steps, 0 if self.gen_length == 0 else 1)
-            _divides("steps", self.steps, "the number of blocks", self.blocks)
-        if self.threshold is not None:
-            _in_range("threshold", self.threshold, 0.0, 1.0)
-            if not CONFIDENCE[self.confidence].is_probability:
-                raise UserError(
-                    f"threshold compares probabilities, confidence {self.confidence!r} is none; use max-prob or margin"
-                )
+        self._check_certainty()
         _check_sampling(self.temperature, self.top_p, self.top_k)
         if not 0 <= _number("cfg_scale", self.cfg_scale) <= MOST_GUIDANCE:
             raise UserError(f"cfg_scale must be a number from 0 to {MOST_GUIDANCE:g}, got {self.cfg_scale}")
+        if self.cfg_keep_tokens and self.cfg_scale == 0:
+            raise UserError("cfg_keep_tokens are kept from guidance, and cfg_scale is 0; set it, or leave them out")
+
+    def _check_certainty(self) -> None:
+        """Refuse what does not go with one another among the ways to say how many positions come, and which."""
+        if self.threshold is not None:
+            _in_range("threshold", self.threshold, 0.0, 1.0)
+        if self.factor is not None and not 0 < _number("factor", self.factor) < float("inf"):
+            raise UserError(f"factor must be a number above 0, got {self.factor}")
+        if self.threshold is not None and self.factor is not None:
+            raise UserError("threshold and factor are two ways to say what is sure enough; give one of them")
+        if self.alg_temp is not None and not LEAST_TEMPERATURE <= _number("alg_temp", self.alg_temp) < float("inf"):
+            raise UserError(f"alg_temp must be None or a number of at least {LEAST_TEMPERATURE}, got {self.alg_temp}")
+        if not self.by_certainty:
+            return
+        name = "factor" if self.threshold is None else "threshold"
+        if not CONFIDENCE[self.confidence].is_probability:
+            raise UserError(
+                f"{name} compares probabilities, confidence {self.confidence!r} is none; use max-prob or margin"
+            )
+        for other in ("alg_temp", "stochastic_transfer"):
+            if getattr(self, other):
+                raise UserError(f"{name} leaves nothing to draw for {other}; leave one of them out")
+
+    @property
+    def by_certainty(self) -> bool:
+        """Whether a step commits what is sure enough, and no schedule's count."""
+        return self.threshold is not None or self.factor is not None
 
     @property
     def blocks(self) -> int:
+        """Blocks of what is appended; 1 where masks of the prompt are filled."""
         if self.gen_length == 0 or self.block_length is None:
             return 1
-        return self.gen_length // self.block_length
+        return -(-self.gen_length // self.block_length)
 
     @property
     def reads(self) -> bool:
@@ -125,9 +160,11 @@ class Denoising:
         """
         if self.reads:
             return 1
-        least = 1 if self.cache is None else 2
-        appended = self.blocks * max(least, self.gen_length // self.blocks) if self.gen_length else 0
-        return max(appended + masks, self.steps or 0)
+        least, blocks, steps = (1 if self.cache is None else 2), self.blocks, self.steps or 0
+        length = self.gen_length if blocks == 1 else self.block_length or 0
+        last = self.gen_length - (blocks - 1) * length
+        appended = (blocks - 1) * max(least, length) + max(least, last) if self.gen_length else 0
+        return max(appended + masks, -(-steps // blocks) * blocks)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,9 +280,3 @@ def _number(name: str, value: float) -> float:
 def _in_range(name: str, value: float, low: float, high: float) -> None:
     if not low < _number(name, value) <= high:
         raise UserError(f"{name} must be above {low:g} and at most {high:g}, got {value:g}")
-
-
-def _divides(name: str, value: int, by: str, divisor: int) -> None:
-    if value % divisor:
-        nearest = max(divisor, round(value / divisor) * divisor)
-        raise UserError(f"{name} {value} is not divisible by {by} ({divisor}); use {name} {nearest}, or change {by}")

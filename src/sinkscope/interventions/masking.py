@@ -24,7 +24,7 @@ import torch
 
 from sinkscope.attention import GROUPS as LABELS
 from sinkscope.attention import NOT_COUNTED
-from sinkscope.attention.cutting import Cut
+from sinkscope.attention.cutting import Cut, Cutter
 from sinkscope.attention.function import NAME, check_calls
 from sinkscope.attention.kernels import Attention
 from sinkscope.decoding.canvas import Canvas, Prompts
@@ -118,6 +118,10 @@ class MaskSinks:
     def idle(self) -> bool:
         """Whether it masks nothing: with 0 keys."""
         return self.keys == 0
+
+    @property
+    def cuts(self) -> bool:
+        return not self.idle
 
     @property
     def clean_copy(self) -> bool:
@@ -229,10 +233,10 @@ def _refuse_none(kind: str, named: Sequence[object] | None) -> None:
         raise UserError(f"no {kind} is named, so nothing would be masked; leave it out for all")
 
 
-class Masking:
+class Masking(Intervening):
     """`MaskSinks` at work on one canvas: finds the sinks of every layer, cuts keys, and counts what that took.
 
-    Implements `Intervening`. The last `copies` rows of the canvas lose nothing and show the clean maps.
+    Implements `Cutter` too. The last `copies` rows of the canvas lose nothing and show the clean maps.
     """
 
     def __init__(self, plan: MaskSinks, model: Model, canvas: Canvas, seeds: Sequence[int], copies: int) -> None:
@@ -251,8 +255,12 @@ class Masking:
         # Passes that each row took part in. Alone it makes no others, so steps, maps and draws follow this number.
         self._passes = torch.zeros(len(canvas.real), dtype=torch.long, device=canvas.real.device)
 
-    def begin(self, context: PassContext) -> None:
-        self._context = context
+    @property
+    def cutter(self) -> Cutter:
+        return self
+
+    def begin(self, occasion: PassContext) -> None:
+        context = self._context = occasion
         self._layer = 0
         self._end = context.tokens.shape[1] if self._bidirectional else context.fed[1]
         self._counted = context.groups != NOT_COUNTED

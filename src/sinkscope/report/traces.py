@@ -32,7 +32,11 @@ def masking_of(sample: xr.Dataset) -> str:
 
 
 def masked_label(intervention: dict[str, Any]) -> str:
-    """What an intervention masks, in a few characters: "top-5 masked", "random for top-5 masked"."""
+    """What an intervention masks, in a few characters: "top-5 masked", "random for top-5 masked"; "hooked" beside it or
+    alone where functions changed logits or tokens."""
+    if "hooks" in intervention:
+        others = {name: value for name, value in intervention.items() if name != "hooks"}
+        return f"{masked_label(others)}, hooked" if others else "hooked"
     keys, control = rule_label(intervention.get("keys", 0)), intervention.get("control")
     return f"{keys} masked" if control is None else f"{control} for {keys} masked"
 

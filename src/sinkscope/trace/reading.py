@@ -138,7 +138,7 @@ class Trace:
 
     def _summary(self) -> str:
         model = self.attrs.get("model", {}).get("name", "an unnamed model")
-        masked = ", keys masked" if self.attrs.get("intervention") else ""
+        masked = ", keys masked" if "keys" in (self.attrs.get("intervention") or {}) else ""
         return f"{_samples(len(self))} of {model}, {len(self.complete_ids)} complete{masked}"
 
 

@@ -114,9 +114,9 @@ def record(
 ) -> Trace:
     """Generate from every prompt and write a trace at `out`; returns it opened.
 
-    prompts: anything `generate` takes, or `Prompt`s with ids. intervention: what is cut from attention meanwhile; the
-        trace then holds what keys receive under the cut, and `final_received` what they receive without. compression:
-        which keys the cache drops; dropped keys receive nothing and have no norm (NaN). batch_size:
+    prompts: anything `generate` takes, or `Prompt`s with ids. intervention: what is cut from attention meanwhile, or
+        `Hooks`; the trace then holds what keys receive under the cut, and `final_received` what they receive without.
+        compression: which keys the cache drops; dropped keys receive nothing and have no norm (NaN). batch_size:
         prompts run together; the numbers of a sample agree between batch sizes to rounding, and are the same bit for
         bit for the same batch size. Raises `UserError` before any work starts for whatever is wrong with prompts,
         settings or `out`; warns there, once, with `TrainedLengthWarning` where texts grow longer than those the model
@@ -205,7 +205,7 @@ class _Plan:
             unconditional=isinstance(settings, Denoising) and settings.cfg_scale > 0,
             no_key=self.run.model.shape.learned_sinks,
             noise=self.run.model.family.renoises,
-            removed=() if self.run.masking is None else MaskingStats.names(),
+            removed=MaskingStats.names() if self.run.masking is not None and self.run.masking.cuts else (),
             **asked,
         )
 
