@@ -2,9 +2,10 @@
 
     python benchmarks/kills.py --kills 40
 
-A grid is run by one process, then with `--on ray --workers 2` while one of the workers, or every fourth time the command,
-is ended by SIGKILL; it goes on with `--resume`. A line that was whole in cells.jsonl must still be there after every kill,
-and the folder must end as that of the one process, but for times. Grids are run until there were as many kills as asked.
+A grid is run by one process, then with `--on ray --workers 2` while one of the workers, or every fourth time the
+command, is ended by SIGKILL; it goes on with `--resume`. A line that was whole in cells.jsonl must still be there after
+every kill, and the folder must end as that of the one process, but for times. Grids are run until there were as many
+kills as asked.
 """
 
 import argparse

@@ -83,7 +83,7 @@ def test_killed_workers_lose_nothing(workers: Workers, tmp_path: Path) -> None:
     run_grid(sham(None), FORM, Keeping(out=tmp_path / "alone"))
     crew = limited(workers, 2).crew
     assert isinstance(crew, RayCrew)
-    work, over, kills, draw = sham(workers, seconds=0.15), threading.Event(), [], random.Random(11)
+    work, over, kills, draw = sham(workers, seconds=0.15), threading.Event(), list[int](), random.Random(11)
 
     def kill() -> None:
         while len(kills) < 3 and not over.wait(0.2 + draw.random() / 2):
