@@ -66,8 +66,10 @@ def finished(command: list[str], out: Path, draw: random.Random, killed: dict[st
             except subprocess.TimeoutExpired:
                 pass
             before = set(whole_lines(out))
-            what = "command" if draw.random() < 0.25 else "worker"
-            there = [process.pid] if what == "command" else workers_of(process.pid)
+            there = workers_of(process.pid)
+            # While it starts it has no workers yet, and would never come to work if it were killed as often then.
+            what = "command" if draw.random() < (0.25 if there else 0.02) else "worker"
+            there = [process.pid] if what == "command" else there
             if there:
                 os.kill(draw.choice(there), signal.SIGKILL)
                 killed[what] += 1

@@ -37,8 +37,8 @@ _DETAIL = re.compile(r"exit detail: (.*?)(?: Some common causes|$)", re.DOTALL)
 
 @contextmanager
 def ray_crew(on: str, workers: int | None, gpus: float | None) -> Iterator[RayCrew]:
-    """Actors as asked for, see `asking.Asked`; stopped at the end. Raises `UserError` for a cluster that can't be reached or is too
-    small."""
+    """Actors as asked for, see `asking.Asked`; stopped at the end. Raises `UserError` for a cluster that can't be
+    reached or is too small."""
     with connected(on):
         nodes = [dict(one["Resources"]) for one in ray.nodes() if one["Alive"]]  # type: ignore[no-untyped-call]
         if gpus is None:
