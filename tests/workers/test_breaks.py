@@ -24,7 +24,7 @@ def broken(arguments: list[str], out: Path, how: signal.Signals) -> tuple[int, s
     """The command, ended when one more cell is kept; exit code and what it printed."""
     before = len(lines(out))
     with subprocess.Popen(
-        [sys.executable, "-m", "sinkscope.cli.main", *arguments],
+        [sys.executable, "-c", "from sinkscope.cli.main import main; main()", *arguments],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     ) as process:  # fmt: skip
         while len(lines(out)) <= before and process.poll() is None:
