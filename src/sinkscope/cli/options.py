@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 import typer
 
+from sinkscope.addresses import reach
 from sinkscope.cli.choices import CACHES, CONFIDENCE, DTYPES, SCHEDULES, STOPS, check_names
 from sinkscope.cli.groups import OptionGroup, option_name
 from sinkscope.discovery import names_function
@@ -331,6 +332,8 @@ class KeepingOptions(OptionGroup):
     def __post_init__(self) -> None:
         if self.resume and self.out is None:
             raise UserError("--resume needs --out, the folder that holds the cells")
+        if self.out is not None:
+            reach(self.out)  # before models are loaded for nothing
 
     def kept(self) -> Keeping:
         """For what runs a grid."""

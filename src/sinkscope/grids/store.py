@@ -18,13 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic
 
+from sinkscope.addresses import Address, reach
 from sinkscope.errors import UserError
-from sinkscope.files import parse_json, read_regular
+from sinkscope.files import parse_json
 from sinkscope.grids.cell import C, Cell, cell_of, numbered, without_seeds
-from sinkscope.trace.lock import LOCK, WriterLock
+from sinkscope.grids.lines import NAME, append_lines, has_lines, read_lines
+from sinkscope.trace.lock import LOCK, Lease, WriterLock, writer_lock
 from sinkscope.versions import check_versions, deciding
 
-NAME = "cells.jsonl"
 _BEGINNING = b'{"settings": '
 """Of every line."""
 Kept = tuple[dict[str, Any], dict[str, Any]]
@@ -63,8 +64,9 @@ def read_cells(folder: Path, form: Form[C]) -> list[Cell[C]]:
 
     Raises `UserError` for a folder without cells, and for a line that is none.
     """
+    folder = reach(folder)
     try:
-        content = read_regular(folder / NAME)
+        content = read_lines(folder)
     except OSError as error:
         raise UserError(
             f"{folder} holds no cells of {form.what} ({error.strerror}): name a folder that `{form.command}` wrote"
@@ -73,12 +75,21 @@ def read_cells(folder: Path, form: Form[C]) -> list[Cell[C]]:
 
 
 class CellStore(Generic[C]):
-    """The cells in `folder`; None keeps them in memory only. other_versions: those of any version of the packages."""
+    """The cells in `folder`, of which `lock` is held; None keeps them in memory only. other_versions: those of any
+    version of the packages."""
 
-    def __init__(self, folder: Path | None, form: Form[C], *, other_versions: bool = False) -> None:
-        self._file = None if folder is None else folder / NAME
+    def __init__(
+        self,
+        folder: Path | None,
+        form: Form[C],
+        lock: WriterLock | Lease | None = None,
+        *,
+        other_versions: bool = False,
+    ) -> None:
+        self._folder, self._lock = folder, lock
         self._other_versions = other_versions
-        found = [] if self._file is None else _read(self._file, form)
+        found = [] if folder is None else _read(folder, form)
+        self._lines = None if folder is None else append_lines(folder)
         self._cells = {self._key(settings): (settings, measured) for settings, measured in found}
 
     def find(self, settings: dict[str, Any]) -> dict[str, Any] | None:
@@ -88,20 +99,17 @@ class CellStore(Generic[C]):
             return None
         before, measured = found
         versions = before.get("versions", {}), settings.get("versions", {})
-        check_versions(*versions, f"a cell in {self._file}", other_versions=self._other_versions)
+        check_versions(*versions, f"a cell in {self._folder}", other_versions=self._other_versions)
         return measured
 
     def add(self, settings: dict[str, Any], measured: dict[str, Any]) -> None:
         """Keep a cell. Raises `UserError` where the disk does not take it."""
         self._cells[self._key(settings)] = (settings, measured)
-        if self._file is None:
-            return
-        line = json.dumps({"settings": settings, "measured": measured}, ensure_ascii=False)
-        try:
-            with self._file.open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
-        except OSError as error:
-            raise UserError(f"{self._file} can't be written ({error.strerror}); finished cells are kept") from error
+        if self._lock is not None:
+            self._lock.check()
+        if self._lines is not None:
+            line = json.dumps({"settings": settings, "measured": measured}, ensure_ascii=False)
+            self._lines.append(f"{line}\n".encode())
 
     def _key(self, settings: dict[str, Any]) -> str:
         stated = {**settings, "versions": None if self._other_versions else deciding(settings.get("versions", {}))}
@@ -117,9 +125,11 @@ def open_cells(
     if folder is None:
         yield CellStore(None, form)
         return
-    if folder.exists() and not folder.is_dir():
+    folder = reach(folder)
+    local = not isinstance(folder, Address)
+    if local and folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; name a folder")
-    there = (folder / NAME).exists()
+    there = has_lines(folder)
     if there and not resume:
         raise UserError(
             f"{folder} holds cells already; go on with them (--resume; in Python resume=True) or name another folder"
@@ -127,29 +137,31 @@ def open_cells(
     if not there and folder.exists() and any(one.name != LOCK for one in folder.iterdir()):
         raise UserError(f"{folder} holds other files; name a new or an empty folder")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = WriterLock(folder)
+        if local:
+            folder.mkdir(parents=True, exist_ok=True)
+        lock = writer_lock(folder)
     except OSError as error:
         raise UserError(f"{folder} can't be made or written ({error.strerror}); name another folder") from error
     try:
-        yield CellStore(folder, form, other_versions=other_versions)
+        yield CellStore(folder, form, lock, other_versions=other_versions)
     finally:
         lock.release()
 
 
-def _read(file: Path, form: Form[C]) -> list[Kept]:
+def _read(folder: Path, form: Form[C]) -> list[Kept]:
     """All cells. A last line that was cut short is taken off the file. Raises `UserError` for what can't be read, and
     for a line that no cell begins with: the file may be somebody's."""
+    file = folder / NAME
     try:
-        content = read_regular(file) if file.exists() else b""
+        content = read_lines(folder) if has_lines(folder) else b""
         whole = _whole_lines(content)
         cells = _parsed(file, whole, form)
         cut = content[len(whole) :]
-        if not cut.startswith(_BEGINNING[: len(cut)]):
+        if not cut.startswith(_BEGINNING[: len(cut)]) or (cut and isinstance(folder, Address)):  # parts are whole
             raise UserError(f"the last line of {file} is no cell of {form.what}: restore the file, or remove it")
         if cut:
             os.truncate(file, len(whole))
-        elif whole != content:
+        elif whole != content and not isinstance(folder, Address):
             with file.open("ab") as stream:
                 stream.write(b"\n")
     except OSError as error:
