@@ -29,7 +29,7 @@ from urllib.parse import unquote
 from sinkscope.errors import UserError
 
 if TYPE_CHECKING:
-    from obstore.store import ClientConfig, ObjectStore, RetryConfig
+    from obstore.store import ObjectStore, RetryConfig
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -82,8 +82,11 @@ def place(where: str | Path) -> Path:
     if find_spec("obstore") is None:
         raise UserError(f"{scheme}:// needs more packages; run: pip install 'sinkscope[cloud]'")
     address = Address(f"{scheme}:/", *parts)
-    with telling(address):
-        _client(address.root_address, RETRIES)
+    try:
+        with telling(address):
+            address.client()
+    except OSError as error:
+        raise UserError(f"{address} can't be reached ({error.strerror})") from None
     return address
 
 
@@ -217,9 +220,7 @@ def _client(root: str, retries: int) -> ObjectStore:
         "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=10), "base": 2},
         "retry_timeout": timedelta(seconds=90),
     }
-    patience: ClientConfig = {"timeout": timedelta(seconds=60), "connect_timeout": timedelta(seconds=5)}
-    made: ObjectStore = from_url(root, retry_config=retrying, client_options=patience)
-    return made
+    return from_url(root, retry_config=retrying)
 
 
 @contextmanager

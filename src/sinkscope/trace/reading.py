@@ -159,7 +159,9 @@ def _open(folder: Path) -> xarray.Dataset:
     # The metadata of the group includes that of its arrays, cut to the safe steps: one file, read in one go.
     try:
         check_sample(folder)
-        dataset: xarray.Dataset = xarray.open_zarr(readable(folder), consolidated=True, chunks=None, decode_cf=False)
+        dataset: xarray.Dataset = xarray.open_zarr(
+            readable(folder), consolidated=True, zarr_format=3, chunks=None, decode_cf=False
+        )
     except UserError:
         raise
     except FileNotFoundError as error:
