@@ -6,7 +6,7 @@
 An `Address` is a path that knows what traces and cells need: it is read and written whole, listed, and replaced only
 where nobody else has replaced it meanwhile (conditional writes). Whatever else takes it for a file of this machine is
 told so in one line. `memory://run` lives as long as the process. Credentials, region and endpoint come from the
-environment alone, as obstore reads it. What fails for a moment is tried again by obstore for about half a minute.
+environment alone, as obstore reads it. What fails for a moment is tried again by obstore for about a minute.
 
 All errors of a store are `OSError`s whose `strerror` is a few words of ours, as answers of servers are long and may
 quote what was sent. Where it misleads: a listing is not a snapshot, objects may come and go while it is read.
@@ -36,11 +36,11 @@ R = TypeVar("R")
 SCHEMES = ("s3", "gs", "az", "memory")
 AT_ONCE = 32
 """Requests that are under way together."""
-RETRIES = 8
+RETRIES = 14
 """After a request that failed; they rest 0.1 s at first and up to 10 s at last."""
 _FIRST_RETRIES = 2
 """Before any work, where a mistake is likelier than a server that is away."""
-_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://(.*)|(s3|gs|az|memory|file):/(.*)", re.DOTALL)
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://(.*)|((?i:s3|gs|az|memory|file)):/(.*)", re.DOTALL)
 """The second: what became of the slashes in a `Path`."""
 _REASONS = (
     (r"NoSuchBucket|bucket does not exist|ContainerNotFound", "there is no such bucket"),
@@ -218,7 +218,7 @@ def _client(root: str, retries: int) -> ObjectStore:
     retrying: RetryConfig = {
         "max_retries": retries,
         "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=10), "base": 2},
-        "retry_timeout": timedelta(seconds=90),
+        "retry_timeout": timedelta(seconds=180),
     }
     return from_url(root, retry_config=retrying)
 

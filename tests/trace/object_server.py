@@ -12,9 +12,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from moto.server import DomainDispatcherApplication, create_backend_app
-from werkzeug.serving import WSGIRequestHandler, make_server
-
 BUCKET = "bucket"
 ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "AKIAEXAMPLE",
@@ -29,6 +26,8 @@ class Failing:
     """moto, whose requests are counted and may fail. fail: gives for method and path "busy", "torn", "slow" or None."""
 
     def __init__(self) -> None:
+        from moto.server import DomainDispatcherApplication, create_backend_app
+
         self._application = DomainDispatcherApplication(create_backend_app)
         self.fail: Callable[[str, str], str | None] = lambda *_: None
         self.requests: list[tuple[str, str]] = []
@@ -65,9 +64,11 @@ class ObjectServer:
     """It, running, with an empty bucket. Its port is on the loopback alone."""
 
     def __init__(self) -> None:
-        logging.getLogger("werkzeug").setLevel(logging.ERROR)
+        from werkzeug.serving import make_server
+
+        logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
         self.app = Failing()
-        self._server = make_server("127.0.0.1", 0, self.app, threaded=True, request_handler=_Quiet)
+        self._server = make_server("127.0.0.1", 0, self.app, threaded=True)
         self.port = self._server.server_port
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
@@ -82,13 +83,6 @@ class ObjectServer:
 
     def close(self) -> None:
         self._server.shutdown()
-
-
-class _Quiet(WSGIRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def log(self, *_: Any) -> None:
-        pass
 
 
 def forward(port: int, to: int) -> None:

@@ -325,7 +325,9 @@ class KeepingOptions(OptionGroup):
 
     panel: ClassVar[str] = "Where results are kept"
 
-    out: Annotated[Path | None, typer.Option(help="Folder that keeps finished cells, and the tables.")] = None
+    out: Annotated[Path | None, typer.Option(help="Folder or address that keeps finished cells, and the tables.")] = (
+        None
+    )
     resume: Annotated[bool, typer.Option("--resume", help="Take over the cells that the folder holds.")] = False
     other_versions: OtherVersions = False
 

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 
 MOST_ROWS = 40
-Traces = Annotated[list[Path], typer.Argument(metavar="TRACE...", help="Folders that `sinkscope trace` wrote.")]
+Traces = Annotated[
+    list[Path], typer.Argument(metavar="TRACE...", help="Folders or addresses that `sinkscope trace` wrote.")
+]
 Group = Annotated[str, typer.Option(help=f"Queries that pay the attention: {', '.join(GROUPS)}.")]
 Samples = Annotated[Names, many("ID,...", "Samples; all if left out.")]
 Rows = Annotated[int, positive("Most rows printed of a table.")]

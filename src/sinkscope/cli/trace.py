@@ -114,7 +114,7 @@ def _trace(
     masking: OneMasking,
     recorded: RecordingOptions,
     asked: PromptOptions,
-    out: Annotated[Path, typer.Option(help="Folder of the trace, a zarr store.")],
+    out: Annotated[Path, typer.Option(help="Folder or address of the trace, a zarr store.")],
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted trace.")] = False,
     other_versions: OtherVersions = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing trace.")] = False,
