@@ -26,7 +26,7 @@ class Failing:
     """moto, whose requests are counted and may fail. fail: gives for method and path "busy", "torn", "slow" or None."""
 
     def __init__(self) -> None:
-        from moto.server import DomainDispatcherApplication, create_backend_app
+        from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 
         self._application = DomainDispatcherApplication(create_backend_app)
         self.fail: Callable[[str, str], str | None] = lambda *_: None
