@@ -21,6 +21,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, NoReturn
 
+from sinkscope.addresses import Address
 from sinkscope.errors import UserError
 
 
@@ -56,8 +57,13 @@ def write_whole(file: Path, parts: Iterable[bytes] | str) -> int:
     """Write the parts, or a text, into a file, which is there whole or not at all; returns its size.
 
     Raises `UserError` where the disk does not take it or something stands there that is no file; whatever making a
-    part raises is passed on.
+    part raises is passed on. An object at an address is there whole by itself.
     """
+    if isinstance(file, Address):
+        content = parts.encode() if isinstance(parts, str) else b"".join(parts)
+        with _refusing(file):
+            file.put(content)
+        return len(content)
     target, mode = _target(file)
     unfinished = target.with_name(f"{target.name[:40]}.{secrets.token_hex(4)}.unfinished")
     with _refusing(file):
@@ -113,6 +119,8 @@ def _refusing(file: Path) -> Iterator[None]:
 
 def read_regular(file: Path) -> bytes:
     """All of a file. Raises `OSError` for what is none: reading a pipe would wait for whoever writes into it."""
+    if isinstance(file, Address):
+        return file.read_bytes()
     descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as stream:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

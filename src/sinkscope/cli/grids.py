@@ -16,6 +16,7 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
 
+from sinkscope.addresses import beside
 from sinkscope.cli import console
 from sinkscope.files import write_whole
 
@@ -133,7 +134,7 @@ def write_findings(out: Path, found: Findings) -> None:
 def say_next(out: Path | None, option: str, as_json: bool) -> None:
     """Name the picture of the cells that were kept; option: of `sinkscope figures`, that takes such a folder."""
     if out is not None and not as_json:
-        console.say_next(("figures", option, out, "--out", f"{out}-figures"))
+        console.say_next(("figures", option, out, "--out", beside(out, "-figures")))
 
 
 def _fitting(tables: Tables, rows: Sequence[dict[str, str]], width: int) -> tuple[list[str], Table]:

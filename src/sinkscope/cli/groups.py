@@ -15,6 +15,7 @@ from typing import Annotated, Any, ClassVar, get_args, get_type_hints
 
 import typer
 
+from sinkscope.addresses import place
 from sinkscope.discovery import load_plugin
 from sinkscope.errors import UserError, refusing
 from sinkscope.seeds import MOST_SEED
@@ -72,6 +73,7 @@ def add_command(app: typer.Typer, name: str, command: Callable[..., None]) -> No
     def wrapped(**kwargs: Any) -> None:
         for option in options:
             _check(_written(option), kwargs[option.name], free=option.name in (*_FREE, *_INFINITE))
+            kwargs[option.name] = _placed(kwargs[option.name])
         plugins = kwargs.pop("plugin", None) or ()
         for file in plugins:  # before options are looked at that may name what is in it
             load_plugin(file)
@@ -116,6 +118,13 @@ def _written(option: inspect.Parameter) -> str:
 def option_name(field: str) -> str:
     """How a field of an option group is written on the command line."""
     return f"--{field.replace('_', '-')}"
+
+
+def _placed(value: object) -> object:
+    """Paths as folders, files or addresses of object stores; anything else as it is."""
+    if isinstance(value, list):
+        return [_placed(one) for one in value]
+    return place(value) if isinstance(value, Path) else value
 
 
 def _check(option: str, value: object, *, free: bool) -> None:

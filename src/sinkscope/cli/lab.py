@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
+from sinkscope.addresses import beside
 from sinkscope.cli import console
 from sinkscope.cli.choices import LAB_OBJECTIVES, LAB_STUDIES, check_names
 from sinkscope.cli.grids import Findings, grid_progress, print_findings, write_findings
@@ -114,7 +115,7 @@ def _lab(
             err=True,
         )
     if keeping.out is not None and not as_json:
-        console.say_next(("figures", "--lab", keeping.out, "--out", f"{keeping.out}-figures"))
+        console.say_next(("figures", "--lab", keeping.out, "--out", beside(keeping.out, "-figures")))
 
 
 def _models(out: Path | None, asked: list[LabRecipe]) -> list[Path]:

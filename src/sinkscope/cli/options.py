@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 import typer
 
+from sinkscope.addresses import reach
 from sinkscope.cli.choices import CACHES, CONFIDENCE, DTYPES, SCHEDULES, STOPS, check_names
 from sinkscope.cli.groups import OptionGroup, option_name
 from sinkscope.discovery import names_function
@@ -331,13 +332,17 @@ class KeepingOptions(OptionGroup):
 
     panel: ClassVar[str] = "Where results are kept"
 
-    out: Annotated[Path | None, typer.Option(help="Folder that keeps finished cells, and the tables.")] = None
+    out: Annotated[Path | None, typer.Option(help="Folder or address that keeps finished cells, and the tables.")] = (
+        None
+    )
     resume: Annotated[bool, typer.Option("--resume", help="Take over the cells that the folder holds.")] = False
     other_versions: OtherVersions = False
 
     def __post_init__(self) -> None:
         if self.resume and self.out is None:
             raise UserError("--resume needs --out, the folder that holds the cells")
+        if self.out is not None:
+            reach(self.out)  # before models are loaded for nothing
 
     def kept(self) -> Keeping:
         """For what runs a grid."""

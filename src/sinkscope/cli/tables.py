@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
+from sinkscope.addresses import reach
 from sinkscope.cli import console
 from sinkscope.cli.choices import AMONG, GROUPS, NORM_TABLES, RULES, SINK_TABLES, check_names, check_specs
 from sinkscope.cli.groups import OptionGroup, add_command, given_options
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
 
 
 MOST_ROWS = 40
-Traces = Annotated[list[Path], typer.Argument(metavar="TRACE...", help="Folders that `sinkscope trace` wrote.")]
+Traces = Annotated[
+    list[Path], typer.Argument(metavar="TRACE...", help="Folders or addresses that `sinkscope trace` wrote.")
+]
 Group = Annotated[str, typer.Option(help=f"Queries that pay the attention: {', '.join(GROUPS)}.")]
 Samples = Annotated[Names, many("ID,...", "Samples; all if left out.")]
 Rows = Annotated[int, positive("Most rows printed of a table.")]
@@ -70,7 +73,7 @@ def chosen_tables(given: Sequence[str] | None, known: tuple[str, ...], shown: tu
 def check_traces(paths: Iterable[Path], group: str = "all") -> None:
     """Raise `UserError` for what can't be, before anything is imported to read traces."""
     check_names("group of queries", [group], GROUPS)
-    for path in paths:
+    for path in map(reach, paths):
         if not path.exists():
             raise UserError(f"there is no trace at {path}")
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import typer
 
+from sinkscope.addresses import beside, file_sizes
 from sinkscope.cli import console
 from sinkscope.cli.choices import KERNELS, check_names
 from sinkscope.cli.groups import OptionGroup, add_command, given_options
@@ -113,7 +114,7 @@ def _trace(
     masking: OneMasking,
     recorded: RecordingOptions,
     asked: PromptOptions,
-    out: Annotated[Path, typer.Option(help="Folder of the trace, a zarr store.")],
+    out: Annotated[Path, typer.Option(help="Folder or address of the trace, a zarr store.")],
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted trace.")] = False,
     other_versions: OtherVersions = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing trace.")] = False,
@@ -187,7 +188,7 @@ def _trace_module(spec: str, recorded: RecordingOptions, out: Path, *, overwrite
 
 
 def _tell(trace: Trace, as_json: bool) -> None:
-    size = sum(file.stat().st_size for file in trace.path.rglob("*") if file.is_file())
+    size = sum(file_sizes(trace.path).values())
     removed = _removed(trace)
     samples = [{"id": header.id, "steps": header.steps, "complete": header.complete} for header in trace.samples]
     if as_json:
@@ -200,7 +201,7 @@ def _tell(trace: Trace, as_json: bool) -> None:
     if removed is not None:
         console.err.print(masked_line(removed), style="dim")
     console.out.print(console.table(title, ["id", "steps", "text"], rows))
-    page = f"{str(trace.path).removesuffix('.zarr')}.html"
+    page = beside(trace.path, ".html")
     console.say_next(("sinks", trace.path), ("report", trace.path, "--out", page), ("view", trace.path))
 
 

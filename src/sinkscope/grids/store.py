@@ -19,13 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic
 
+from sinkscope.addresses import Address, reach
 from sinkscope.errors import UserError
-from sinkscope.files import parse_json, read_regular, write_whole
+from sinkscope.files import parse_json
 from sinkscope.grids.cell import C, Cell, cell_of, numbered, without_seeds
-from sinkscope.trace.lock import LOCK, WriterLock
+from sinkscope.grids.lines import NAME, Appending, append_lines, has_lines, read_lines, replace_lines
+from sinkscope.trace.lock import LOCK, Lease, WriterLock, writer_lock
 from sinkscope.versions import check_versions, deciding
 
-NAME = "cells.jsonl"
 FAILED = "failed.jsonl"
 """Cells that could not be measured: settings, reason and tries, one a line. Nothing but a person reads it."""
 _BEGINNING = b'{"settings": '
@@ -67,8 +68,9 @@ def read_cells(folder: Path, form: Form[C]) -> list[Cell[C]]:
 
     Raises `UserError` for a folder without cells, and for a line that is none.
     """
+    folder = reach(folder)
     try:
-        content = read_regular(folder / NAME)
+        content = read_lines(folder)
     except OSError as error:
         raise UserError(
             f"{folder} holds no cells of {form.what} ({error.strerror}): name a folder that `{form.command}` wrote"
@@ -77,12 +79,21 @@ def read_cells(folder: Path, form: Form[C]) -> list[Cell[C]]:
 
 
 class CellStore(Generic[C]):
-    """The cells in `folder`; None keeps them in memory only. other_versions: those of any version of the packages."""
+    """The cells in `folder`, of which `lock` is held; None keeps them in memory only. other_versions: those of any
+    version of the packages."""
 
-    def __init__(self, folder: Path | None, form: Form[C], *, other_versions: bool = False) -> None:
-        self._file = None if folder is None else folder / NAME
+    def __init__(
+        self,
+        folder: Path | None,
+        form: Form[C],
+        lock: WriterLock | Lease | None = None,
+        *,
+        other_versions: bool = False,
+    ) -> None:
+        self._folder, self._lock = folder, lock
         self._other_versions = other_versions
-        found = [] if self._file is None else _read(self._file, form)
+        found = [] if folder is None else _read(folder, form)
+        self._appending: dict[str, Appending] = {}
         self._cells = {self._key(settings): (settings, measured) for settings, measured in found}
 
     def find(self, settings: dict[str, Any]) -> dict[str, Any] | None:
@@ -92,31 +103,39 @@ class CellStore(Generic[C]):
             return None
         before, measured = found
         versions = before.get("versions", {}), settings.get("versions", {})
-        check_versions(*versions, f"a cell in {self._file}", other_versions=self._other_versions)
+        check_versions(*versions, f"a cell in {self._folder}", other_versions=self._other_versions)
         return measured
 
     def add(self, settings: dict[str, Any], measured: dict[str, Any]) -> None:
         """Keep a cell. Raises `UserError` where the disk does not take it."""
         self._cells[self._key(settings)] = (settings, measured)
-        if self._file is not None:
-            _append(self._file, {"settings": settings, "measured": measured})
+        self._append(NAME, {"settings": settings, "measured": measured})
 
     def fail(self, settings: dict[str, Any], reason: str, tries: int) -> None:
         """Note that a cell could not be measured. Raises `UserError` where the disk does not take it."""
-        if self._file is not None:
-            _append(self._file.with_name(FAILED), {"settings": settings, "reason": reason, "tries": tries})
+        self._append(FAILED, {"settings": settings, "reason": reason, "tries": tries})
 
     def settle(self, order: Sequence[dict[str, Any]]) -> None:
         """Put the lines of these cells into this order, behind all others, and take failures of cells that are there by
-        now off their file. Nothing is written where nothing is to be changed, and each file is whole at any moment."""
-        if self._file is None:
+        now off their file. Nothing is written where nothing is to be changed. At an address cells stay in the order in
+        which they ended: there no file could be whole at any moment."""
+        if self._folder is None:
             return
-        place = {self._key(settings): number for number, settings in enumerate(order)}
-        lines = _lines(self._file)
-        _rewrite(self._file, lines, sorted(lines, key=lambda line: place.get(self._key_of(line), -1)))
-        lines = _lines(self._file.with_name(FAILED))
+        if not isinstance(self._folder, Address):
+            place = {self._key(settings): number for number, settings in enumerate(order)}
+            lines = _lines(self._folder, NAME)
+            _change(self._folder, NAME, lines, sorted(lines, key=lambda line: place.get(self._key_of(line), -1)))
+        lines = _lines(self._folder, FAILED)
         last = {self._key_of(line): line for line in lines}
-        _rewrite(self._file.with_name(FAILED), lines, [line for key, line in last.items() if key not in self._cells])
+        _change(self._folder, FAILED, lines, [line for key, line in last.items() if key not in self._cells])
+
+    def _append(self, name: str, told: dict[str, Any]) -> None:
+        if self._lock is not None:
+            self._lock.check()
+        if self._folder is not None:
+            if name not in self._appending:
+                self._appending[name] = append_lines(self._folder, name)
+            self._appending[name].append(f"{json.dumps(told, ensure_ascii=False)}\n".encode())
 
     def _key_of(self, line: bytes) -> str:
         return self._key(parse_json(line)["settings"])
@@ -126,24 +145,14 @@ class CellStore(Generic[C]):
         return hashlib.sha256(json.dumps(stated, sort_keys=True).encode()).hexdigest()
 
 
-def _append(file: Path, told: dict[str, Any]) -> None:
-    try:
-        with file.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(told, ensure_ascii=False) + "\n")
-    except OSError as error:
-        raise UserError(f"{file} can't be written ({error.strerror}); finished cells are kept") from error
+def _lines(folder: Path, name: str) -> list[bytes]:
+    """All but one that was cut short; none where there are none."""
+    return _whole_lines(read_lines(folder, name)).splitlines() if has_lines(folder, name) else []
 
 
-def _lines(file: Path) -> list[bytes]:
-    """All but one that was cut short; none of a file that is not there."""
-    return _whole_lines(read_regular(file)).splitlines() if file.exists() else []
-
-
-def _rewrite(file: Path, before: Sequence[bytes], after: Sequence[bytes]) -> None:
-    if not after and before:
-        file.unlink()
-    elif list(after) != list(before):
-        write_whole(file, [line + b"\n" for line in after])
+def _change(folder: Path, name: str, before: Sequence[bytes], after: Sequence[bytes]) -> None:
+    if list(after) != list(before):
+        replace_lines(folder, name, after)
 
 
 @contextmanager
@@ -155,9 +164,11 @@ def open_cells(
     if folder is None:
         yield CellStore(None, form)
         return
-    if folder.exists() and not folder.is_dir():
+    folder = reach(folder)
+    local = not isinstance(folder, Address)
+    if local and folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; name a folder")
-    there = (folder / NAME).exists() or (folder / FAILED).exists()
+    there = has_lines(folder) or has_lines(folder, FAILED)
     if there and not resume:
         raise UserError(
             f"{folder} holds cells already; go on with them (--resume; in Python resume=True) or name another folder"
@@ -165,29 +176,31 @@ def open_cells(
     if not there and folder.exists() and any(one.name != LOCK for one in folder.iterdir()):
         raise UserError(f"{folder} holds other files; name a new or an empty folder")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = WriterLock(folder)
+        if local:
+            folder.mkdir(parents=True, exist_ok=True)
+        lock = writer_lock(folder)
     except OSError as error:
         raise UserError(f"{folder} can't be made or written ({error.strerror}); name another folder") from error
     try:
-        yield CellStore(folder, form, other_versions=other_versions)
+        yield CellStore(folder, form, lock, other_versions=other_versions)
     finally:
         lock.release()
 
 
-def _read(file: Path, form: Form[C]) -> list[Kept]:
+def _read(folder: Path, form: Form[C]) -> list[Kept]:
     """All cells. A last line that was cut short is taken off the file. Raises `UserError` for what can't be read, and
     for a line that no cell begins with: the file may be somebody's."""
+    file = folder / NAME
     try:
-        content = read_regular(file) if file.exists() else b""
+        content = read_lines(folder) if has_lines(folder) else b""
         whole = _whole_lines(content)
         cells = _parsed(file, whole, form)
         cut = content[len(whole) :]
-        if not cut.startswith(_BEGINNING[: len(cut)]):
+        if not cut.startswith(_BEGINNING[: len(cut)]) or (cut and isinstance(folder, Address)):  # parts are whole
             raise UserError(f"the last line of {file} is no cell of {form.what}: restore the file, or remove it")
         if cut:
             os.truncate(file, len(whole))
-        elif whole != content:
+        elif whole != content and not isinstance(folder, Address):
             with file.open("ab") as stream:
                 stream.write(b"\n")
     except OSError as error:

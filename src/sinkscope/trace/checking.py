@@ -3,7 +3,8 @@
 A trace may have been edited, cut short, copied in part or damaged. Attributes are compared with the types that they
 have, a sample's arrays with the variables there are (`layout.py`), and every chunk with its place and size: each chunk
 is a file, also where it holds nothing but fill, so one that is not there was lost. Costs a look at each file's first
-16 bytes; values are not read.
+16 bytes; values are not read. At an address it costs one listing, and packed chunks are only there or not: a store has
+objects whole.
 
 Where it misleads: bits that were flipped inside a chunk are found when it is unpacked, or never.
 """
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 import xarray
 
+from sinkscope.addresses import Address, file_sizes
 from sinkscope.errors import UserError
 from sinkscope.trace.layout import CHUNK_BYTES, KNOWN, LABELS, LAYER_HEADS
 
@@ -98,7 +100,8 @@ def check_arrays(folder: Path, attributes: Mapping[str, Any], arrays: object) ->
             _require(sizes.setdefault(dim, size) == size, metadata, f"arrays are of {size} and {sizes[dim]} {dim}s")
     labelled = {dim for dim in sizes if dim in LABELS}
     _require(labelled <= arrays.keys(), metadata, f"{', '.join(sorted(labelled - arrays.keys()))} missing")
-    lost = [f"{name}/{chunk}" for name, one in arrays.items() for chunk in _lost(folder / name, one)]
+    there = file_sizes(folder) if isinstance(folder, Address) else None
+    lost = [f"{name}/{chunk}" for name, one in arrays.items() for chunk in _lost(folder / name, one, there)]
     if lost:
         more = f" and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
         raise UserError(
@@ -154,17 +157,26 @@ def _dims(name: str, one: object, metadata: Path) -> Sequence[str]:
     raise UserError(_damaged(metadata, wrong))
 
 
-def _lost(folder: Path, one: Mapping[str, Any]) -> list[str]:
-    """The first chunks of an array that are missing, or not of the size that they must have."""
+def _lost(folder: Path, one: Mapping[str, Any], there: Mapping[str, int] | None) -> list[str]:
+    """The first chunks of an array that are missing, or not of the size that they must have. there: sizes of a sample's
+    objects at an address."""
     chunks = one["chunk_grid"]["configuration"]["chunk_shape"]
     counts = [-(-size // chunk) for size, chunk in zip(one["shape"], chunks, strict=True)]
     dtype = one["data_type"]
     size = None if dtype == "string" else prod(chunks) * np.dtype(dtype).itemsize
     packed = len(one["codecs"]) > 1
     # Metadata may name any number of chunks. Among one more than there are files, one is missing.
-    most = (sum(1 for _ in folder.iterdir()) if folder.is_dir() else 0) + _SHOWN + 1
-    names = (_chunk_name(number, counts) for number in range(min(prod(counts), most)))
-    return list(islice((name for name in names if not _is_chunk(folder / name, size, packed)), _SHOWN + 1))
+    here = there is None and folder.is_dir()
+    found = sum(1 for _ in folder.iterdir()) if here else len(there or ())
+    names = (_chunk_name(number, counts) for number in range(min(prod(counts), found + _SHOWN + 1)))
+
+    def is_whole(name: str) -> bool:
+        if there is None:
+            return _is_chunk(folder / name, size, packed)
+        got = there.get(f"{folder.name}/{name}", -1)
+        return got >= _HEADER if packed else got == size or (size is None and got >= 0)
+
+    return list(islice((name for name in names if not is_whole(name)), _SHOWN + 1))
 
 
 def _chunk_name(number: int, counts: Sequence[int]) -> str:

@@ -9,15 +9,16 @@ power cut can take back the last seconds.
 """
 
 import json
-import os
 import re
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
+from errno import EINVAL, EISDIR, ENXIO
 from pathlib import Path
 from typing import Any
 
+from sinkscope.addresses import Address
 from sinkscope.errors import UserError
+from sinkscope.files import read_regular
 from sinkscope.trace.checking import check_arrays, check_attributes, check_root
 
 FORMAT_VERSION = 2
@@ -41,6 +42,9 @@ def write_group(folder: Path, attributes: Mapping[str, Any], arrays: Mapping[str
     document: dict[str, Any] = {"zarr_format": 3, "node_type": "group", "attributes": dict(attributes)}
     if arrays is not None:
         document["consolidated_metadata"] = {"kind": "inline", "must_understand": False, "metadata": dict(arrays)}
+    if isinstance(folder, Address):
+        (folder / METADATA).put(json.dumps(document).encode("ascii"))
+        return
     folder.mkdir(parents=True, exist_ok=True)
     fresh = folder / f"{METADATA}.partial"
     fresh.write_text(json.dumps(document), encoding="ascii")
@@ -54,13 +58,13 @@ def read_group(folder: Path) -> dict[str, Any] | None:
     """
     file = folder / METADATA
     try:
-        if not stat.S_ISREG(file.stat().st_mode):  # to read a pipe would be to wait for whoever writes into it
-            raise UserError(f"{file} is damaged: expected a file")
-        document = json.loads(file.read_bytes())
+        document = json.loads(read_regular(file))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except UserError:
-        raise
+    except OSError as error:
+        if error.errno not in (EINVAL, EISDIR, ENXIO):
+            raise
+        raise UserError(f"{file} is damaged: expected a file") from error
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict) or not isinstance(document.get("attributes"), dict):
@@ -121,8 +125,7 @@ def sample_folder(path: Path, index: int) -> Path:
 def sample_folders(path: Path) -> list[tuple[int, Path]]:
     """Numbers and folders of all samples of a trace, begun or damaged ones too, in prompt order."""
     try:
-        with os.scandir(path / SAMPLES) as entries:
-            names = [entry.name for entry in entries if re.fullmatch("[0-9]{6,18}", entry.name)]
+        names = [entry.name for entry in (path / SAMPLES).iterdir() if re.fullmatch("[0-9]{6,18}", entry.name)]
     except FileNotFoundError:
         return []
     return sorted((int(name), path / SAMPLES / name) for name in names)

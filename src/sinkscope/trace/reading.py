@@ -21,6 +21,7 @@ from typing import Any
 
 import xarray
 
+from sinkscope.addresses import each, reach
 from sinkscope.errors import UserError
 from sinkscope.trace.checking import check_labels
 from sinkscope.trace.groups import (
@@ -33,6 +34,7 @@ from sinkscope.trace.groups import (
     sample_folders,
 )
 from sinkscope.trace.layout import LAYER_HEADS
+from sinkscope.trace.staging import readable
 
 MOST_SAMPLES = 10
 MOST_LETTERS = 200
@@ -157,7 +159,9 @@ def _open(folder: Path) -> xarray.Dataset:
     # The metadata of the group includes that of its arrays, cut to the safe steps: one file, read in one go.
     try:
         check_sample(folder)
-        dataset: xarray.Dataset = xarray.open_zarr(folder, consolidated=True, chunks=None, decode_cf=False)
+        dataset: xarray.Dataset = xarray.open_zarr(
+            readable(folder), consolidated=True, zarr_format=3, chunks=None, decode_cf=False
+        )
     except UserError:
         raise
     except FileNotFoundError as error:
@@ -190,13 +194,13 @@ def open_trace(path: str | Path) -> Trace:
     Raises UserError if `path` is no sinkscope trace or one of another format version, if a file can't be read, and
     if the metadata of a sample is damaged.
     """
-    path = Path(path)
+    path = reach(path)
     try:
         root = read_root(path)
         if root is None:
             raise UserError(_no_trace(path))
         check_version(path, root)
-        headers = [read_header(index, folder) for index, folder in sample_folders(path)]
+        headers = each(lambda one: read_header(*one), sample_folders(path), path)
     except OSError as error:
         raise UserError(f"can't read the trace {path}: {error.strerror or error}") from error
     return Trace(path, root, tuple(header for header in headers if header is not None))

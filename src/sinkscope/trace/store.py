@@ -23,11 +23,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from sinkscope.addresses import Address, delete, each, file_sizes, place, reach
 from sinkscope.errors import UserError
 from sinkscope.trace.groups import (
     FORMAT_VERSION,
     METADATA,
     SAMPLES,
+    SampleHeader,
     check_sample,
     check_version,
     read_header,
@@ -37,7 +39,7 @@ from sinkscope.trace.groups import (
     write_group,
 )
 from sinkscope.trace.layout import Layout
-from sinkscope.trace.lock import LOCK, WriterLock
+from sinkscope.trace.lock import LOCK, Lease, WriterLock, writer_lock
 from sinkscope.trace.sample import SampleWriter
 from sinkscope.versions import check_versions
 
@@ -48,7 +50,7 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 class TraceStore:
     """A trace that is being written, and the lock on it; made by `create` or `resume`, ended by `close` or `with`."""
 
-    def __init__(self, path: Path, lock: WriterLock, complete: dict[int, str]) -> None:
+    def __init__(self, path: Path, lock: WriterLock | Lease, complete: dict[int, str]) -> None:
         self.path = path
         self._lock = lock
         self._complete = complete
@@ -63,12 +65,13 @@ class TraceStore:
         Raises UserError where something stands in the way, another process writes there, or the folder can't be
         written. Of an old trace only its own files are removed, its samples first.
         """
-        path = Path(path)
+        path = place(path)
         root = _root_attributes(attrs)
         _refuse_existing(path, overwrite)
         with _writable(path):
-            path.mkdir(parents=True, exist_ok=True)
-            lock = WriterLock(path)
+            if not isinstance(path, Address):
+                path.mkdir(parents=True, exist_ok=True)
+            lock = writer_lock(path)
         try:
             _refuse_existing(path, overwrite)
             with _writable(path):
@@ -89,7 +92,7 @@ class TraceStore:
         with both values) or, without `other_versions`, by versions of packages that make other numbers, if another
         process writes there, or if the folder can't be written.
         """
-        path = Path(path)
+        path = place(path)
         asked = _root_attributes(attrs)
         with _writable(path):
             stored = read_root(path)
@@ -102,7 +105,7 @@ class TraceStore:
         before, now = stored.get("versions") or {}, asked.get("versions") or {}
         check_versions(before, now, f"the trace {path}", other_versions=other_versions)
         with _writable(path):
-            lock = WriterLock(path)
+            lock = writer_lock(path)
         try:
             with _writable(path):
                 write_group(path / SAMPLES, {})
@@ -148,6 +151,7 @@ class TraceStore:
     @contextmanager
     def _guard(self) -> Iterator[None]:
         """Turn a disk that takes no more into one line that says what is safe and what to do."""
+        self._lock.check()
         try:
             yield
         except OSError as error:
@@ -162,7 +166,7 @@ class TraceStore:
 
 def check_output(path: str | Path, *, resume: bool, overwrite: bool) -> None:
     """Raise `UserError` at once where `path` stands in the way of a trace that is to be begun or resumed."""
-    path = Path(path)
+    path = reach(path)
     if not resume:
         _refuse_existing(path, overwrite)
     elif read_root(path) is None:
@@ -208,6 +212,11 @@ def _refuse_existing(path: Path, overwrite: bool) -> None:
 
 def _remove_sample(folder: Path) -> None:
     """Remove a sample. Its metadata goes first: a removal cut short leaves no sample that looks whole."""
+    if isinstance(folder, Address):
+        names = set(file_sizes(folder))
+        delete(folder, names & {METADATA})
+        delete(folder, names - {METADATA})
+        return
     if (folder / METADATA).is_dir():
         shutil.rmtree(folder / METADATA)
     (folder / METADATA).unlink(missing_ok=True)
@@ -221,22 +230,24 @@ def _keep_complete(path: Path) -> dict[int, str]:
 
     Nothing is removed before all were looked at: an `OSError` (a disk or a right that fails) may be over in a moment.
     """
-    complete: dict[int, str] = {}
-    unfinished: list[Path] = []
-    for index, folder in sample_folders(path):
-        try:
-            header = read_header(index, folder)
-            if header is not None and header.complete:
-                check_sample(folder)
-        except UserError:  # damaged, or chunks of it are lost: it is written anew
-            header = None
-        if header is not None and header.complete:
-            complete[index] = header.id
-        else:
-            unfinished.append(folder)
-    for folder in unfinished:
-        _remove_sample(folder)
-    return complete
+    folders = sample_folders(path)
+    headers = each(lambda one: _whole_header(*one), folders, path)
+    for (_, folder), header in zip(folders, headers, strict=True):
+        if header is None:
+            _remove_sample(folder)
+    return {header.index: header.id for header in headers if header is not None}
+
+
+def _whole_header(index: int, folder: Path) -> SampleHeader | None:
+    """That of a sample that is complete and undamaged; any other is written anew."""
+    try:
+        header = read_header(index, folder)
+        if header is None or not header.complete:
+            return None
+        check_sample(folder)
+    except UserError:  # damaged, or chunks of it are lost
+        return None
+    return header
 
 
 def first_difference(stored: object, asked: object, name: str = "") -> str | None:

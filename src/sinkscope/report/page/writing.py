@@ -28,6 +28,7 @@ from itertools import chain
 from math import prod
 from pathlib import Path
 
+from sinkscope.addresses import place
 from sinkscope.errors import UserError
 from sinkscope.files import make_folder, require_place, write_whole
 from sinkscope.report.page.document import Attention, Place, Stepwise, attention_arrays, carried, document_text
@@ -250,7 +251,7 @@ def _path(trace: object) -> Path:
     if isinstance(trace, Trace):
         return trace.path
     if isinstance(trace, str | Path):
-        return Path(trace)
+        return place(trace)
     raise UserError(
         f"show takes traces or their folders, one after another, got {type(trace).__name__}: "
         'show(trace, samples=["0"]) shows one sample, show(first, second) two traces'
