@@ -2,9 +2,10 @@
 
 from sinkscope.trace.layout import Counts, Layout, Maps, Statistics, plan_layout
 from sinkscope.trace.passes import OwnModule, open_module, own_module, record_passes
+from sinkscope.trace.planning import Plan, Recording, named, planned_layout
 from sinkscope.trace.prompts import Prompt, read_prompts, text_prompt
 from sinkscope.trace.reading import Trace, open_trace
-from sinkscope.trace.recording import Progress, Recording, planned_layout, record
+from sinkscope.trace.recording import Progress, begun, record, record_shard
 from sinkscope.trace.sample import SampleWriter
 from sinkscope.trace.store import TraceStore, check_output
 
@@ -13,6 +14,7 @@ __all__ = [
     "Layout",
     "Maps",
     "OwnModule",
+    "Plan",
     "Progress",
     "Prompt",
     "Recording",
@@ -20,7 +22,9 @@ __all__ = [
     "Statistics",
     "Trace",
     "TraceStore",
+    "begun",
     "check_output",
+    "named",
     "open_module",
     "open_trace",
     "own_module",
@@ -29,5 +33,6 @@ __all__ = [
     "read_prompts",
     "record",
     "record_passes",
+    "record_shard",
     "text_prompt",
 ]
