@@ -37,7 +37,6 @@ from sinkscope.discovery import names_function
 from sinkscope.errors import UserError
 
 if TYPE_CHECKING:
-    from sinkscope.families import Model
     from sinkscope.trace import Progress, Recording, Trace
 
 Precision = Annotated[
@@ -80,17 +79,11 @@ class RecordingOptions(OptionGroup):
         if any(among) and not steps:
             raise UserError("--map-layers and --map-heads choose among the maps of --map-steps; give --map-steps too")
 
-    def recording(self, model: Model | None = None) -> Recording:
-        """The settings for a model; without one maps can't be asked for."""
+    def recording(self) -> Recording:
+        """The settings."""
         from sinkscope.trace import Maps, Recording
 
-        steps, *among = self._map_numbers()
-        maps = None
-        if steps:
-            assert model is not None
-            every = ([one.number for one in model.shape.each], range(model.shape.heads))
-            layers, heads = (given or tuple(there) for given, there in zip(among, every, strict=True))
-            maps = Maps(steps=steps, layers=layers, heads=heads)
+        steps, layers, heads = self._map_numbers()
         return Recording(
             precision=self.precision,
             by_group=None if self.by_group == "none" else self.by_group,
@@ -98,7 +91,7 @@ class RecordingOptions(OptionGroup):
             entropy=self.entropy,
             final=self.final,
             kinds=self.kinds,
-            maps=maps,
+            maps=Maps(steps=steps, layers=layers, heads=heads) if steps else None,
             kernel=self.kernel,
         )
 
@@ -142,7 +135,7 @@ def _trace(
     check_output(out, resume=resume, overwrite=overwrite)  # before a model is loaded for nothing
     intervention = masking.intervention()
     model = open_model(model_name, dtype, device, revision, mask_token_id, attention_block_length)
-    recording = recorded.recording(model)
+    recording = recorded.recording()
     settings = decoding.settings_for(model)
 
     def kept() -> str:

@@ -5,9 +5,10 @@ from sinkscope.trace.passes import OwnModule, open_module, own_module, record_pa
 from sinkscope.trace.planning import Plan, Recording, named, planned_layout
 from sinkscope.trace.prompts import Prompt, read_prompts, text_prompt
 from sinkscope.trace.reading import Trace, open_trace
-from sinkscope.trace.recording import Progress, begun, record, record_shard
+from sinkscope.trace.recording import Progress, checked, record, record_shard
 from sinkscope.trace.sample import SampleWriter
-from sinkscope.trace.store import TraceStore, check_output
+from sinkscope.trace.shards import Shard
+from sinkscope.trace.store import TraceStore, begun, check_output
 
 __all__ = [
     "Counts",
@@ -19,11 +20,13 @@ __all__ = [
     "Prompt",
     "Recording",
     "SampleWriter",
+    "Shard",
     "Statistics",
     "Trace",
     "TraceStore",
     "begun",
     "check_output",
+    "checked",
     "named",
     "open_module",
     "open_trace",

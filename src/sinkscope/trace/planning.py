@@ -109,6 +109,11 @@ class Plan:
             raise UserError(
                 "a trace begins with its prompt, so it can't be recorded after a prefix; record Compress(...)"
             )
+        maps, shape = self.recording.maps, self.run.model.shape
+        if maps is not None:
+            layers = maps.layers or tuple(one.number for one in shape.each)
+            whole = replace(maps, layers=layers, heads=maps.heads or tuple(range(shape.heads)))
+            object.__setattr__(self, "recording", replace(self.recording, maps=whole))
 
     def attributes(self, prompts: str) -> dict[str, Any]:
         """What the trace says of this run, given what it says of all prompts."""
@@ -189,7 +194,7 @@ class Plan:
         shards = []
         for place, dealt in enumerate(deal(costs, count)):
             numbers = [number for batch in dealt for number in batches[batch]]
-            digests, seeds = ([these[one] for one in numbers] for these in (checked.digests, checked.seeds))
+            digests, seeds = [checked.digests[one] for one in numbers], [checked.seeds[one] for one in numbers]
             shards.append(Shard(f"{place:04d}", numbers, digests, seeds))
         return shards
 

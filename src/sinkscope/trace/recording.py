@@ -9,7 +9,6 @@ the prompts in their order, also when resuming, so that a sample's numbers never
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
@@ -27,12 +26,12 @@ from sinkscope.decoding.settings import Settings
 from sinkscope.errors import UserError
 from sinkscope.families import Model
 from sinkscope.trace.groups import read_root
-from sinkscope.trace.planning import Batch, Plan, Recording, named
+from sinkscope.trace.planning import Batch, Checked, Plan, Recording, named
 from sinkscope.trace.prompts import Prompt
 from sinkscope.trace.reading import Trace, open_trace
 from sinkscope.trace.rows import Arrays, BatchRow, final_arrays, heads_by_layer, step_arrays
 from sinkscope.trace.sample import SampleWriter
-from sinkscope.trace.store import TraceStore, check_output
+from sinkscope.trace.store import TraceStore, begun, check_output
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,46 +72,26 @@ def record(
     run = Run(model, settings or default_settings(model), intervention, compression)
     check_output(out, resume=resume, overwrite=overwrite)
     plan = Plan(run, named(prompts), recording or Recording(), batch_size)
-    with begun(plan, out, resume=resume, other_versions=other_versions, overwrite=overwrite) as (store, left):
+    attributes = plan.attributes(checked(plan, fresh=not resume).prompts)
+    options = {"resume": resume, "other_versions": other_versions, "overwrite": overwrite}
+    with begun(out, attributes, **options) as (store, left):
         if store.shards:
-            sums = [record_shard(one, out, other_versions=other_versions, observer=observer) for one in left]
+            parts = [plan.of(shard) for shard in left]
+            sums = [record_shard(part, out, other_versions=other_versions, observer=observer) for part in parts]
         else:
             sums = [_write(plan, store, observer)]
     warn_if_nothing(reduce(added, sums, None))
     return open_trace(out)
 
 
-@contextmanager
-def begun(
-    plan: Plan,
-    out: str | Path,
-    *,
-    shards: int | None = None,
-    resume: bool = False,
-    other_versions: bool = False,
-    overwrite: bool = False,
-) -> Iterator[tuple[TraceStore, list[Plan]]]:
-    """The trace of a plan, begun or gone on with, and what is left of it to record: a part for each shard that is not
-    complete, where the samples lie in shards. shards: in how many, of a trace that is begun.
-
-    Everything is checked first, the shards that are there too. Raises `UserError`.
-    """
-    checked = plan.check()
-    warn_beyond_training(plan.run.model, [checked.longest], plan.run.settings)
-    attributes = plan.attributes(checked.prompts)
-    if resume:
-        store = TraceStore.resume(out, attributes, other_versions=other_versions)
-    else:
-        _probe(plan.run.model, plan.recording.kernel)  # a trace that is resumed was begun with this very model
-        dealt = [] if shards is None else plan.shards(checked, shards)
-        store = TraceStore.create(out, attributes, overwrite=overwrite, shards=dealt)
-    with store:
-        left = []
-        for shard in store.shards:
-            with TraceStore.resume(shard.folder(store.path), attributes, other_versions=other_versions) as one:
-                if len(one.complete_ids()) < len(shard.numbers):
-                    left.append(plan.of(shard))
-        yield store, left
+def checked(plan: Plan, *, fresh: bool) -> Checked:
+    """What checking tells of the prompts. fresh: no trace is there that was begun with this very model. Raises
+    `UserError` for whatever is wrong, and warns of texts longer than those the model was trained on."""
+    found = plan.check()
+    warn_beyond_training(plan.run.model, [found.longest], plan.run.settings)
+    if fresh:
+        _probe(plan.run.model, plan.recording.kernel)
+    return found
 
 
 def record_shard(

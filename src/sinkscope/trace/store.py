@@ -171,6 +171,34 @@ class TraceStore:
             ) from error
 
 
+@contextmanager
+def begun(
+    path: str | Path,
+    attrs: Mapping[str, Any],
+    shards: Sequence[Shard] = (),
+    *,
+    resume: bool = False,
+    other_versions: bool = False,
+    overwrite: bool = False,
+) -> Iterator[tuple[TraceStore, list[Shard]]]:
+    """The trace at `path`, begun or gone on with, and those of its shards that are not complete. shards: with which it
+    is begun.
+
+    All shards are checked first, as `resume` checks a trace. Raises as `create` and `resume` do.
+    """
+    if resume:
+        store = TraceStore.resume(path, attrs, other_versions=other_versions)
+    else:
+        store = TraceStore.create(path, attrs, overwrite=overwrite, shards=shards)
+    with store:
+        left = []
+        for shard in store.shards:
+            with TraceStore.resume(shard.folder(store.path), attrs, other_versions=other_versions) as one:
+                if len(one.complete_ids()) < len(shard.numbers):
+                    left.append(shard)
+        yield store, left
+
+
 def check_output(path: str | Path, *, resume: bool, overwrite: bool) -> None:
     """Raise `UserError` at once where `path` stands in the way of a trace that is to be begun or resumed."""
     path = Path(path)
