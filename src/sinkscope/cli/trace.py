@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import typer
 
@@ -29,15 +29,17 @@ from sinkscope.cli.options import (
     Revision,
     caution_without_question,
     many,
-    open_model,
     told_at_interrupt,
     whole_numbers,
 )
+from sinkscope.cli.workers import WorkerOptions
 from sinkscope.discovery import names_function
 from sinkscope.errors import UserError
 
 if TYPE_CHECKING:
-    from sinkscope.trace import Progress, Recording, Trace
+    import rich.progress
+
+    from sinkscope.trace import Progress, Prompt, Recording, Trace
 
 Precision = Annotated[
     Literal["rounded", "float32"],
@@ -106,6 +108,7 @@ def _trace(
     masking: OneMasking,
     recorded: RecordingOptions,
     asked: PromptOptions,
+    place: WorkerOptions,
     out: Annotated[Path, typer.Option(help="Folder of the trace, a zarr store.")],
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted trace.")] = False,
     other_versions: OtherVersions = False,
@@ -126,17 +129,21 @@ def _trace(
             "--revision": revision, "--mask-token-id": mask_token_id is not None,
             "--attention-block-length": attention_block_length,
         }  # fmt: skip
-        _refuse_foreign([*given_options(decoding, masking, asked, recorded), *filter(loading.get, loading)])
+        _refuse_foreign([*given_options(decoding, masking, asked, recorded, place), *filter(loading.get, loading)])
         _tell(_trace_module(model_name, recorded, out, overwrite=overwrite), as_json)
         return
     given = asked.read()
-    from sinkscope.trace import check_output, open_trace, record
+    from sinkscope.trace import check_output, open_trace
 
     check_output(out, resume=resume, overwrite=overwrite)  # before a model is loaded for nothing
-    intervention = masking.intervention()
-    model = open_model(model_name, dtype, device, revision, mask_token_id, attention_block_length)
-    recording = recorded.recording()
-    settings = decoding.settings_for(model)
+    loading = {
+        "dtype": dtype, "device": device, "revision": revision, "mask_token_id": mask_token_id,
+        "block_length": attention_block_length,
+    }  # fmt: skip
+    kept_as: dict[str, Any] = {
+        "out": out, "recording": recorded.recording(), "batch_size": asked.batch_size, "resume": resume,
+        "other_versions": other_versions, "overwrite": overwrite, "intervention": masking.intervention(),
+    }  # fmt: skip
 
     def kept() -> str:
         if not (out / "zarr.json").exists():
@@ -145,19 +152,56 @@ def _trace(
         return f"{done} of {len(given)} samples are complete in {out}: go on with --resume"
 
     with told_at_interrupt(kept), console.progress(as_json) as bar:
-        samples = bar.add_task("samples", total=len(given))
-        steps = bar.add_task("steps", total=None)
-
-        def observe(now: Progress) -> None:
-            bar.update(samples, completed=now.samples_done)
-            bar.update(steps, completed=now.step, total=now.most_steps)
-
-        trace = record(
-            model, given, settings, out=out, recording=recording, batch_size=asked.batch_size, resume=resume,
-            other_versions=other_versions, overwrite=overwrite, observer=observe, intervention=intervention,
-        )  # fmt: skip
-    caution_without_question(model, given)  # after all mistakes, which are one line
+        run = _record if place.on is None else _record_shards
+        trace = run(model_name, loading, given, decoding, place, bar, kept_as)
     _tell(trace, as_json)
+
+
+def _record(
+    model_name: str,
+    loading: Mapping[str, Any],
+    given: Sequence[Prompt],
+    decoding: DecodingOptions,
+    _: WorkerOptions,
+    bar: rich.progress.Progress,
+    kept_as: Mapping[str, Any],
+) -> Trace:
+    """Record in this process."""
+    from sinkscope.families import load_model
+    from sinkscope.trace import record
+
+    model = load_model(model_name, **loading)
+    settings = decoding.settings_for(model)
+    samples = bar.add_task("samples", total=len(given))
+    steps = bar.add_task("steps", total=None)
+
+    def observe(now: Progress) -> None:
+        bar.update(samples, completed=now.samples_done)
+        bar.update(steps, completed=now.step, total=now.most_steps)
+
+    trace = record(model, given, settings, observer=observe, **kept_as)
+    caution_without_question(model, given)  # after all mistakes, which are one line
+    return trace
+
+
+def _record_shards(
+    model_name: str,
+    loading: Mapping[str, Any],
+    given: Sequence[Prompt],
+    decoding: DecodingOptions,
+    place: WorkerOptions,
+    bar: rich.progress.Progress,
+    kept_as: Mapping[str, Any],
+) -> Trace:
+    """Record on workers."""
+    from sinkscope.experiments.sharding import record_shards
+
+    assert place.on is not None
+    samples = bar.add_task("samples", total=len(given))
+    return record_shards(
+        model_name, given, decoding.given, on=place.on, workers=place.workers, gpus_per_worker=place.gpus_per_worker,
+        observer=lambda done, _: bar.update(samples, completed=done), **kept_as, **loading,
+    )  # fmt: skip
 
 
 def _refuse_foreign(given: Sequence[str]) -> None:

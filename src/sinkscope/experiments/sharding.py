@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from sinkscope import errors
+from sinkscope.compression import Compress
 from sinkscope.decoding import Decoding, Denoising, Prompts, Renoising, Run, Settings, settings_with
 from sinkscope.decoding.protocols import MaskingStats, added, warn_if_nothing
 from sinkscope.errors import Caution, UserError
 from sinkscope.evaluation.conditions import KeysCondition, read_condition
 from sinkscope.families import Model, load_model
+from sinkscope.interventions import MaskSinks
 from sinkscope.interventions.reference import Reference
 from sinkscope.trace import (
     Maps,
@@ -57,7 +59,8 @@ def record_shards(
     workers: int | None = None,
     gpus_per_worker: float | None = None,
     recording: Recording | None = None,
-    condition: KeysCondition | None = None,
+    intervention: MaskSinks | None = None,
+    compression: Compress | None = None,
     batch_size: int = 1,
     resume: bool = False,
     other_versions: bool = False,
@@ -68,14 +71,14 @@ def record_shards(
     """Generate from every prompt, on workers, and write a trace in shards at `out`; returns it opened.
 
     model: a name or folder, loaded by each worker with `loading`, arguments of `load_model` that are plain values.
-    settings: or fields of them, over the family's own. on, workers, gpus_per_worker: see `workers.Asked`. condition:
-    what is masked, and what the cache drops. observer: called with the samples that are complete, and all there are.
-    All else as in `record`; there are four shards a worker, and a trace that is resumed keeps those that it has.
+    settings: or fields of them, over the family's own. on, workers, gpus_per_worker: see `workers.Asked`. observer:
+    called with the samples that are complete, and all there are. All else as in `record`. There are four shards a
+    worker; a trace that is resumed keeps those that it has.
 
     Raises `UserError` as `record` does, before any work, and where a shard could not be recorded; the others are.
     """
     check_output(out, resume=resume, overwrite=overwrite)
-    given, condition = named(prompts), condition or KeysCondition()
+    given, condition = named(prompts), KeysCondition(intervention, compression)
     asked = {
         "settings": _plain(settings),
         "recording": asdict(recording or Recording()),
