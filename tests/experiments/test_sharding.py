@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 import xarray
 
 import sinkscope as ss
@@ -21,8 +22,6 @@ from sinkscope.errors import UserError
 from sinkscope.experiments import sharding
 from sinkscope.families import Model
 from sinkscope.workers import Asked, Workers, open_workers
-
-ray = pytest.importorskip("ray")
 
 PROMPTS = [ss.Prompt(f"p{number}", [7 + number % 5, 3, *range(1, 2 + number % 5)]) for number in range(14)]
 DENOISING = ss.Denoising(gen_length=6, block_length=3, steps=6, temperature=0.9, seed=2)
@@ -76,7 +75,7 @@ def test_a_driver_that_is_killed_goes_on(
     tmp_path: Path,
     whole: ss.Trace,
     capsys: pytest.CaptureFixture[str],
-) -> None:
+) -> None:  # fmt: skip
     # The first test: workers that stay would leave the driver's none of the cluster.
     lines = [json.dumps({"id": one.id, "input_ids": one.content}) for one in PROMPTS]
     (tmp_path / "prompts.jsonl").write_text("\n".join(lines))
@@ -117,7 +116,7 @@ def test_workers_killed_while_they_write_cost_no_sample(
     fixtures: Path, tmp_path: Path, whole: ss.Trace, staying: Workers
 ) -> None:
     """When a shard ends, another worker is killed in the midst of its own."""
-    killed = []
+    killed = list[int]()
 
     def kill(done: int, _: int) -> None:
         if 0 < done < len(PROMPTS) and len(killed) < 2:

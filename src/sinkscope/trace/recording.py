@@ -73,8 +73,7 @@ def record(
     check_output(out, resume=resume, overwrite=overwrite)
     plan = Plan(run, named(prompts), recording or Recording(), batch_size)
     attributes = plan.attributes(checked(plan, fresh=not resume).prompts)
-    options = {"resume": resume, "other_versions": other_versions, "overwrite": overwrite}
-    with begun(out, attributes, **options) as (store, left):
+    with begun(out, attributes, resume=resume, other_versions=other_versions, overwrite=overwrite) as (store, left):
         if store.shards:
             parts = [plan.of(shard) for shard in left]
             sums = [record_shard(part, out, other_versions=other_versions, observer=observer) for part in parts]
