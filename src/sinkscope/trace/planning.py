@@ -67,7 +67,7 @@ class Recording:
 
 
 @dataclass(frozen=True)
-class Batch:
+class PromptBatch:
     """Some prompts that are run together, with their place among all."""
 
     first: int
@@ -133,7 +133,7 @@ class Plan:
             **asked,
         )
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[PromptBatch]:
         """Batches in the order of the prompts, each with seeds that depend on the prompts alone.
 
         Raises `UserError` where the prompts of a shard are not those of its manifest."""
@@ -149,7 +149,7 @@ class Plan:
             else:
                 seeds = [shard.seeds[place] for place in places]
                 _check_digests(some, tokens, [shard.digests[place] for place in places])
-            yield Batch(numbers[places[0]], some, tokens, tuple(seeds))
+            yield PromptBatch(numbers[places[0]], some, tokens, tuple(seeds))
 
     def _encoded(self, prompt: Prompt) -> list[int]:
         with _naming(prompt):

@@ -26,7 +26,7 @@ from sinkscope.decoding.settings import Settings
 from sinkscope.errors import UserError
 from sinkscope.families import Model
 from sinkscope.trace.groups import read_root
-from sinkscope.trace.planning import Batch, Checked, Plan, Recording, named
+from sinkscope.trace.planning import Checked, Plan, PromptBatch, Recording, named
 from sinkscope.trace.prompts import Prompt
 from sinkscope.trace.reading import Trace, open_trace
 from sinkscope.trace.rows import Arrays, BatchRow, final_arrays, heads_by_layer, step_arrays
@@ -156,7 +156,7 @@ class _Recorder:
         self._numbers = [one.number for one in self._model.shape.each]
         self.removed: MaskingStats | None = None  # in all steps so far; None without an intervention
 
-    def record(self, batch: Batch) -> None:
+    def record(self, batch: PromptBatch) -> None:
         """Run one batch and write those of its samples that the trace lacks."""
         done = self._store.complete_ids()
         missing = [number for number, prompt in enumerate(batch.prompts) if prompt.id not in done]
@@ -167,13 +167,13 @@ class _Recorder:
         for row, writer in writers.items():
             self._finish(writer, ends[row], row, len(batch.tokens[row.number]))
 
-    def _writer(self, batch: Batch, number: int) -> SampleWriter:
+    def _writer(self, batch: PromptBatch, number: int) -> SampleWriter:
         prompt, tokens = batch.prompts[number], batch.tokens[number]
         attributes = {"prompt_length": len(tokens), "seed": batch.seeds[number]}
         layout = self._plan.layout(tokens, batch.tokens)
         return self._store.sample(batch.first + number, prompt.id, layout, attributes)
 
-    def _run(self, batch: Batch, writers: Mapping[BatchRow, SampleWriter]) -> dict[BatchRow, Step]:
+    def _run(self, batch: PromptBatch, writers: Mapping[BatchRow, SampleWriter]) -> dict[BatchRow, Step]:
         """Generate and write every step; returns each row's last one."""
         ends: dict[BatchRow, Step] = {}
         removed: MaskingStats | None = None
