@@ -17,13 +17,14 @@ dataset that another process opened lazily from an unfinished sample goes stale 
 import errno
 import json
 import shutil
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from sinkscope.errors import UserError
+from sinkscope.errors import OtherVersionsWarning, UserError
 from sinkscope.trace.attributes import first_difference
 from sinkscope.trace.groups import (
     FORMAT_VERSION,
@@ -192,10 +193,12 @@ def begun(
         store = TraceStore.create(path, attrs, overwrite=overwrite, shards=shards)
     with store:
         left = []
-        for shard in store.shards:
-            with TraceStore.resume(shard.folder(store.path), attrs, other_versions=other_versions) as one:
-                if len(one.complete_ids()) < len(shard.numbers):
-                    left.append(shard)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", OtherVersionsWarning)  # told of the whole trace
+            for shard in store.shards:
+                with TraceStore.resume(shard.folder(store.path), attrs, other_versions=other_versions) as one:
+                    if len(one.complete_ids()) < len(shard.numbers):
+                        left.append(shard)
         yield store, left
 
 
