@@ -34,10 +34,8 @@ OPTIONS = ("--gen-length", "6", "--block-length", "3", "--steps", "6", "--temper
 def cluster() -> Iterator[str]:
     """A cluster of this module's own, by its address."""
     folder = f"/tmp/ss-{os.getpid()}"  # Ray's sockets need a short path
-    context = ray.init(
-        num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=80 * 2**20, _temp_dir=folder
-    )
-    yield context.address_info["gcs_address"]
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=80 * 2**20, _temp_dir=folder)
+    yield str(ray.get_runtime_context().gcs_address)
     ray.shutdown()
 
 
