@@ -2,9 +2,10 @@
 
     python benchmarks/kills.py --kills 40
 
-A grid is run by one process, then with `--on ray --workers 2` while one of the workers, or every fourth time the command,
-is ended by SIGKILL; it goes on with `--resume`. A line that was whole in cells.jsonl must still be there after every kill,
-and the folder must end as that of the one process, but for times. Grids are run until there were as many kills as asked.
+A grid is run by one process, then with `--on ray --workers 2` while one of the workers, or every fourth time the
+command, is ended by SIGKILL; it goes on with `--resume`. A line that was whole in cells.jsonl must still be there after
+every kill, and the folder must end as that of the one process, but for times. Grids are run until there were as many
+kills as asked.
 """
 
 import argparse
@@ -65,8 +66,10 @@ def finished(command: list[str], out: Path, draw: random.Random, killed: dict[st
             except subprocess.TimeoutExpired:
                 pass
             before = set(whole_lines(out))
-            what = "command" if draw.random() < 0.25 else "worker"
-            there = [process.pid] if what == "command" else workers_of(process.pid)
+            there = workers_of(process.pid)
+            # While it starts it has no workers yet, and would never come to work if it were killed as often then.
+            what = "command" if draw.random() < (0.25 if there else 0.02) else "worker"
+            there = [process.pid] if what == "command" else there
             if there:
                 os.kill(draw.choice(there), signal.SIGKILL)
                 killed[what] += 1

@@ -12,7 +12,7 @@ import numpy as np
 from sinkscope.evaluation import KeysCondition
 from sinkscope.evaluation.conditions import read_condition
 from sinkscope.grids import Measured, Outcome
-from sinkscope.grids.away import Laid, Opened
+from sinkscope.grids.away import Laid, Serving
 
 OPENER = "sham_work:open_sham"
 
@@ -47,9 +47,9 @@ class Sham:
         return Measured(Outcome(right, np.ones(self.n), exact=True), {"removed": None})
 
 
-def open_sham(key: Mapping[str, Any]) -> Opened[KeysCondition]:
+def open_sham(key: Mapping[str, Any]) -> Serving[KeysCondition]:
     def lay(asked: Mapping[str, Any]) -> Laid[KeysCondition]:
         measure = Sham(asked.get("fate", {}), asked.get("seconds", 0.0))
         return Laid(model={"name": key["name"], "weights": "w"}, measure=measure)
 
-    return Opened(read_condition, lay)
+    return Serving(read_condition, lay)

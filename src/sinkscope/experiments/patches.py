@@ -41,7 +41,7 @@ from sinkscope.experiments.pictures import (
 )
 from sinkscope.experiments.points import PatchCell, Point, Spread, widest
 from sinkscope.families.model import parse_device
-from sinkscope.grids.away import Laid, Opened
+from sinkscope.grids.away import Laid, Serving
 from sinkscope.grids.contrast import Verdict, at_places, distinct, gain, not_controlled, told_draws
 from sinkscope.grids.outcome import Difference
 from sinkscope.grids.run import Keeping, Observer, Work, run_grid
@@ -198,7 +198,7 @@ def compare_laid(
     return run_grid(work, FORM, keeping, observer)
 
 
-def open_pictures(key: Mapping[str, Any]) -> Opened[PatchCondition]:
+def open_pictures(key: Mapping[str, Any]) -> Serving[PatchCondition]:
     """A trained selection, `model`, on a `device`. Asked for: `data`, None for its own, `image_size`, None for that of
     its own data, and `data_seed`; `split`, `n` and `batch_size` as in `measure_on`."""
     trained = load_selective(key["model"])
@@ -214,7 +214,7 @@ def open_pictures(key: Mapping[str, Any]) -> Opened[PatchCondition]:
         told = {"mode": trained.model.mode, "source": trained.source}
         return Laid(model=measure.model, measure=measure, told=told)
 
-    return Opened(read_patch_condition, lay)
+    return Serving(read_patch_condition, lay)
 
 
 @lru_cache(maxsize=1)

@@ -24,7 +24,7 @@ from sinkscope.evaluation.measuring import BlockCaching, MeasureOptions
 from sinkscope.experiments.eviction import EvictionGrid
 from sinkscope.experiments.masking import KeysCell, MaskingGrid
 from sinkscope.families import load_model
-from sinkscope.grids.away import Address, Laid, Opened, lay_out
+from sinkscope.grids.away import Address, Laid, Serving, lay_out
 from sinkscope.grids.run import Keeping, Observer, Work, run_grid, stated_model
 from sinkscope.interventions.reference import Reference
 from sinkscope.workers import Asked, open_workers
@@ -101,7 +101,7 @@ def run_laid(
     return run_grid(work, grid.form, keeping, observer)
 
 
-def open_keys(key: Mapping[str, Any]) -> Opened[KeysCondition]:
+def open_keys(key: Mapping[str, Any]) -> Serving[KeysCondition]:
     """A model, and the way to its measures, from what `addresses_of` says."""
     model = load_model(key["model"], **key["loading"])
     stated, size = stated_model(model), float(model.network.num_parameters())
@@ -119,7 +119,7 @@ def open_keys(key: Mapping[str, Any]) -> Opened[KeysCondition]:
             return found
         return replace(found, intervention=replace(masking, reference=Reference.of(key["reference"])))
 
-    return Opened(condition, lay)
+    return Serving(condition, lay)
 
 
 def _read_options(plain: Mapping[str, Any]) -> MeasureOptions:

@@ -2,7 +2,7 @@
 
     def open_keys(key):                                     # in a worker, once a model
         model = load_model(**key)
-        return Opened(read_condition, lambda asked: Laid(model=stated_model(model), measure=find_measure(...)(model)))
+        return Serving(read_condition, lambda asked: Laid(model=stated_model(model), measure=find_measure(...)(model)))
 
     laid = lay_out([Address("package.module:open_keys", {"name_or_folder": "chain-ar"}, {"task": "copy"})], workers)
     run_grid([Work(one.model, one.measure, conditions) for one in laid], form)
@@ -40,7 +40,7 @@ class Laid(Generic[C]):
 
 
 @dataclass
-class Opened(Generic[C]):
+class Serving(Generic[C]):
     """What an opener gives: a model that is loaded, and the way to its measures. A worker calls it with what a grid
     asks.
 
@@ -79,7 +79,7 @@ _FACTS = ("task", "n", "better", "unit", "batch_size", "notes")
 
 @dataclass(frozen=True)
 class Address:
-    """Where a measure is to be had: see `workers.Job` for the first two. asked: what the opened lays out."""
+    """Where a measure is to be had: see `workers.Job` for the first two. asked: what is laid out."""
 
     opener: str
     key: Mapping[str, Any]

@@ -19,7 +19,7 @@ from typing import Any
 from sinkscope.errors import UserError
 from sinkscope.experiments.points import Spread
 from sinkscope.grids import Cell, Form, Keeping, Observer, Work, read_cells, run_grid
-from sinkscope.grids.away import Address, Laid, Opened, lay_out
+from sinkscope.grids.away import Address, Laid, Serving, lay_out
 from sinkscope.lab.measuring import PLAIN, LabMeasure
 from sinkscope.lab.recipe import LabRecipe, lab_recipe
 from sinkscope.workers import Workers
@@ -119,14 +119,14 @@ def run_lab(
     )
 
 
-def open_lab(_: Mapping[str, Any]) -> Opened[LabRecipe]:
+def open_lab(_: Mapping[str, Any]) -> Serving[LabRecipe]:
     """A laboratory: nothing is loaded, networks are trained."""
 
     def lay(asked: Mapping[str, Any]) -> Laid[LabRecipe]:
         keep = None if asked["keep"] is None else Path(asked["keep"])
         return Laid(model={}, measure=LabMeasure(n=asked["n"], device=asked["device"], keep=keep))
 
-    return Opened(lab_recipe, lay)
+    return Serving(lab_recipe, lay)
 
 
 def read_lab(folder: Path) -> list[LabCell]:

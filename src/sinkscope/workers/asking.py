@@ -69,5 +69,5 @@ def open_workers(asked: Asked) -> Iterator[Workers]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would tell its makers, where there is a network
     from sinkscope.workers.cluster import ray_crew
 
-    with ray_crew(asked) as crew:
+    with ray_crew(asked.on, asked.workers, asked.gpus_per_worker) as crew:
         yield Workers(crew)

@@ -27,7 +27,6 @@ from ray.exceptions import OutOfMemoryError, RayActorError, RayError
 from sinkscope.discovery import loaded_plugins
 from sinkscope.errors import UserError, refusing, shortened
 from sinkscope.versions import versions_now
-from sinkscope.workers.asking import Asked
 from sinkscope.workers.holding import Holder
 from sinkscope.workers.jobs import Event, Job
 
@@ -37,17 +36,16 @@ _DETAIL = re.compile(r"exit detail: (.*?)(?: Some common causes|$)", re.DOTALL)
 
 
 @contextmanager
-def ray_crew(asked: Asked) -> Iterator[RayCrew]:
-    """Actors as asked for; stopped at the end. Raises `UserError` for a cluster that can't be reached or is too
-    small."""
-    with connected(asked.on):
+def ray_crew(on: str, workers: int | None, gpus: float | None) -> Iterator[RayCrew]:
+    """Actors as asked for, see `asking.Asked`; stopped at the end. Raises `UserError` for a cluster that can't be
+    reached or is too small."""
+    with connected(on):
         nodes = [dict(one["Resources"]) for one in ray.nodes() if one["Alive"]]  # type: ignore[no-untyped-call]
-        gpus = asked.gpus_per_worker
         if gpus is None:
             gpus = float(any(one.get("GPU") for one in nodes))
-        count = asked.workers or max(1, floor(sum(one.get("GPU" if gpus else "CPU", 0) for one in nodes) / (gpus or 1)))
+        count = workers or max(1, floor(sum(one.get("GPU" if gpus else "CPU", 0) for one in nodes) / (gpus or 1)))
         cpus = share_of_cpus(nodes, count, gpus)
-        if cpus is None and asked.on == "ray":
+        if cpus is None and on == "ray":
             there = sum(one.get("GPU", 0) for one in nodes)
             raise UserError(
                 f"{count} workers of {gpus:g} GPUs each (--workers, --gpus-per-worker) do not fit on this machine, "
