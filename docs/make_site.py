@@ -30,7 +30,7 @@ DOCS = ROOT / "docs"
 STAGE, SITE = ROOT / "build" / "docs", ROOT / "build" / "site"
 ROOMS = (
     "families", "decoding", "attention", "trace", "sinks", "interventions", "compression", "evaluation", "grids",
-    "report", "training", "language", "selection", "errors",
+    "experiments", "report", "training", "language", "selection", "errors",
 )  # fmt: skip
 FROM_ROOT = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
 """Pages of the repository's root, and what they are called in the site."""

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from sinkscope.errors import UserError as UserError
     from sinkscope.evaluation import Score as Score
     from sinkscope.evaluation import evaluate as evaluate
+    from sinkscope.experiments import record_shards as record_shards
     from sinkscope.experiments import sweep as sweep
     from sinkscope.families import Family as Family
     from sinkscope.families import Model as Model
@@ -76,7 +77,7 @@ _NAMES = {
     "decoding": ("Decoding", "Denoising", "Generation", "Renoising", "Step", "decode", "denoise", "generate"),
     "errors": ("NothingMaskedWarning", "TrainedLengthWarning", "UserError"),
     "evaluation": ("Score", "evaluate"),
-    "experiments": ("sweep",),
+    "experiments": ("record_shards", "sweep"),
     "families": ("Family", "Model", "describe_model", "load_model"),
     "interventions": ("Hooks", "MaskSinks"),
     "report": ("show", "widget"),

@@ -22,7 +22,7 @@ from sinkscope.sinks.kinds import ABSENT
 from sinkscope.sinks.motion import jaccard_layers
 from sinkscope.sinks.whole_passes import whole_passes
 from sinkscope.trace.layout import LAYER_HEADS, Maps
-from sinkscope.trace.recording import Recording
+from sinkscope.trace.planning import Recording
 
 RULE = ss.Excess(epsilon=0.3)
 PROMPTS = [[5, 9, 33, 41, 7, 8, 12], [3, 4, 71]]

@@ -22,7 +22,7 @@ from sinkscope.compression import Compress
 from sinkscope.errors import UserError
 from sinkscope.sinks import First
 from sinkscope.trace.layout import Maps
-from sinkscope.trace.recording import Recording
+from sinkscope.trace.planning import Recording
 
 WINDOW = 5
 SLIDING = ["sliding_attention", "full_attention"] * 2

@@ -10,7 +10,7 @@ import transformers
 
 import sinkscope as ss
 from sinkscope.sinks.queries import no_key_from
-from sinkscope.trace.recording import Recording
+from sinkscope.trace.planning import Recording
 
 
 @pytest.fixture(scope="module")

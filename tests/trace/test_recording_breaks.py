@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 import xarray
-from trace_samples import file_bytes
+from trace_samples import assert_same, file_bytes
 
 from sinkscope.attention import watch
 from sinkscope.attention.function import observed
@@ -48,15 +48,6 @@ def stopping_at(samples: int, step: int) -> Callable[[Progress], None]:
 def run(model: Model, out: Path, **options: Any) -> Trace:
     chosen: dict[str, Any] = {"recording": KEPT, "batch_size": 2, **options}
     return record(model, PROMPTS, SETTINGS, out=out, **chosen)
-
-
-def assert_same(left: Trace, right: Trace) -> None:
-    """Equal dataset by dataset, attributes, dtypes and coordinates included."""
-    assert left.ids == right.ids
-    assert left.complete_ids == right.complete_ids
-    for one, other in zip(left, right, strict=True):
-        xarray.testing.assert_identical(one.load(), other.load())
-        assert {name: one[name].dtype for name in one} == {name: other[name].dtype for name in other}
 
 
 def stamps(trace: Trace, ids: tuple[str, ...]) -> dict[str, tuple[int, bytes]]:

@@ -28,10 +28,11 @@ from trace_samples import (
 )
 
 from sinkscope.errors import UserError
+from sinkscope.trace.attributes import first_difference
 from sinkscope.trace.groups import sample_folder, write_group
 from sinkscope.trace.layout import Counts, Maps, Statistics, plan_layout
 from sinkscope.trace.reading import open_trace
-from sinkscope.trace.store import TraceStore, first_difference
+from sinkscope.trace.store import TraceStore
 
 FEW = settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 LAYOUT = plan_layout(COUNTS, STATISTICS)

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from sinkscope.trace.groups import read_root
 from sinkscope.trace.layout import Counts, Layout, Maps, Statistics, Variable, plan_layout
+from sinkscope.trace.reading import Trace
 from sinkscope.trace.store import TraceStore
 
 GROUPS = ("prompt", "committed", "masked")
@@ -89,6 +90,15 @@ def check_steps(dataset: xarray.Dataset, layout: Layout, sample: int) -> int:
             dataset[variable.name].values, np.array(wanted).reshape(len(kept), *variable.shape[1:])
         )
     return steps
+
+
+def assert_same(left: Trace, right: Trace) -> None:
+    """Equal dataset by dataset, attributes, dtypes and coordinates included."""
+    assert left.ids == right.ids
+    assert left.complete_ids == right.complete_ids
+    for one, other in zip(left, right, strict=True):
+        xarray.testing.assert_identical(one.load(), other.load())
+        assert {name: one[name].dtype for name in one} == {name: other[name].dtype for name in other}
 
 
 def file_bytes(path: Path) -> Mapping[str, bytes]:

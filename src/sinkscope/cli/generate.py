@@ -95,7 +95,7 @@ def _trace_size(
     from sinkscope.trace import planned_layout
 
     length = _PROMPT if prompt_length is None else prompt_length
-    layout = planned_layout(model, length, decoding.settings_for(model), recorded.recording(model))
+    layout = planned_layout(model, length, decoding.settings_for(model), recorded.recording())
     return {
         "prompt_length": length, "positions": layout.positions, "steps": layout.max_steps, "bytes": layout.bytes,
         "memory_bytes": layout.waiting_bytes,

@@ -14,7 +14,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
@@ -155,41 +155,20 @@ class DecodingOptions(OptionGroup):
         named = {"schedule": SCHEDULES, "confidence": CONFIDENCE, "cache": CACHES, "stop": STOPS}
         for name, known in named.items():
             check_names(name, filter(None, [vars(self)[name]]), known)
-        _ = self._given
+        _ = self.given
 
     @property
-    def _given(self) -> dict[str, Any]:
+    def given(self) -> dict[str, Any]:
+        """The fields of settings that are named."""
         given = {name: value for name, value in vars(self).items() if value is not None and value != []}
         lists = [name for name in ("suppress", "defer", "cfg_keep_tokens") if name in given]
         return {**given, **{name: whole_numbers(option_name(name), given[name]) for name in lists}}
 
     def settings_for(self, model: Model) -> Settings:
         """The family's settings with what was given on the command line."""
-        from sinkscope.decoding import Denoising, default_settings
-        from sinkscope.decoding.settings import KINDS
+        from sinkscope.decoding import settings_with
 
-        default, given = default_settings(model), self._given
-        known = {field.name for field in fields(default)}
-        foreign = sorted(given.keys() - known)
-        if foreign:
-            kind = KINDS[type(default)]
-            raise UserError(
-                f"{model.name} is {kind} model, which has no {option_name(foreign[0])}; see `sinkscope info`"
-            )
-        values = {**vars(default), **given}
-        if not isinstance(default, Denoising):
-            return type(default)(**values)
-        if "gen_length" in given:  # a length of one's own needs no steps and blocks of one's own
-            if "steps" not in given:
-                values["steps"] = None
-            if "block_length" not in given and values["block_length"] is not None and values["gen_length"] > 0:
-                values["block_length"] = min(values["block_length"], values["gen_length"])
-            if values["gen_length"] == 0:
-                values |= {name: None for name in ("cache", "block_length") if name not in given}
-        for one, other in (("threshold", "factor"), ("factor", "threshold")):  # two ways to say the same
-            if one in given and other not in given:
-                values[other] = None
-        return Denoising(**values)
+        return settings_with(model, self.given)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import typer
 
@@ -30,16 +30,17 @@ from sinkscope.cli.options import (
     Revision,
     caution_without_question,
     many,
-    open_model,
     told_at_interrupt,
     whole_numbers,
 )
+from sinkscope.cli.workers import WorkerOptions
 from sinkscope.discovery import names_function
 from sinkscope.errors import UserError
 
 if TYPE_CHECKING:
-    from sinkscope.families import Model
-    from sinkscope.trace import Progress, Recording, Trace
+    import rich.progress
+
+    from sinkscope.trace import Progress, Prompt, Recording, Trace
 
 Precision = Annotated[
     Literal["rounded", "float32"],
@@ -81,17 +82,11 @@ class RecordingOptions(OptionGroup):
         if any(among) and not steps:
             raise UserError("--map-layers and --map-heads choose among the maps of --map-steps; give --map-steps too")
 
-    def recording(self, model: Model | None = None) -> Recording:
-        """The settings for a model; without one maps can't be asked for."""
+    def recording(self) -> Recording:
+        """The settings."""
         from sinkscope.trace import Maps, Recording
 
-        steps, *among = self._map_numbers()
-        maps = None
-        if steps:
-            assert model is not None
-            every = ([one.number for one in model.shape.each], range(model.shape.heads))
-            layers, heads = (given or tuple(there) for given, there in zip(among, every, strict=True))
-            maps = Maps(steps=steps, layers=layers, heads=heads)
+        steps, layers, heads = self._map_numbers()
         return Recording(
             precision=self.precision,
             by_group=None if self.by_group == "none" else self.by_group,
@@ -99,7 +94,7 @@ class RecordingOptions(OptionGroup):
             entropy=self.entropy,
             final=self.final,
             kinds=self.kinds,
-            maps=maps,
+            maps=Maps(steps=steps, layers=layers, heads=heads) if steps else None,
             kernel=self.kernel,
         )
 
@@ -114,6 +109,7 @@ def _trace(
     masking: OneMasking,
     recorded: RecordingOptions,
     asked: PromptOptions,
+    place: WorkerOptions,
     out: Annotated[Path, typer.Option(help="Folder or address of the trace, a zarr store.")],
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted trace.")] = False,
     other_versions: OtherVersions = False,
@@ -134,17 +130,21 @@ def _trace(
             "--revision": revision, "--mask-token-id": mask_token_id is not None,
             "--attention-block-length": attention_block_length,
         }  # fmt: skip
-        _refuse_foreign([*given_options(decoding, masking, asked, recorded), *filter(loading.get, loading)])
+        _refuse_foreign([*given_options(decoding, masking, asked, recorded, place), *filter(loading.get, loading)])
         _tell(_trace_module(model_name, recorded, out, overwrite=overwrite), as_json)
         return
     given = asked.read()
-    from sinkscope.trace import check_output, open_trace, record
+    from sinkscope.trace import check_output, open_trace
 
     check_output(out, resume=resume, overwrite=overwrite)  # before a model is loaded for nothing
-    intervention = masking.intervention()
-    model = open_model(model_name, dtype, device, revision, mask_token_id, attention_block_length)
-    recording = recorded.recording(model)
-    settings = decoding.settings_for(model)
+    loading = {
+        "dtype": dtype, "device": device, "revision": revision, "mask_token_id": mask_token_id,
+        "block_length": attention_block_length,
+    }  # fmt: skip
+    kept_as: dict[str, Any] = {
+        "out": out, "recording": recorded.recording(), "batch_size": asked.batch_size, "resume": resume,
+        "other_versions": other_versions, "overwrite": overwrite, "intervention": masking.intervention(),
+    }  # fmt: skip
 
     def kept() -> str:
         if not (out / "zarr.json").exists():
@@ -153,19 +153,56 @@ def _trace(
         return f"{done} of {len(given)} samples are complete in {out}: go on with --resume"
 
     with told_at_interrupt(kept), console.progress(as_json) as bar:
-        samples = bar.add_task("samples", total=len(given))
-        steps = bar.add_task("steps", total=None)
-
-        def observe(now: Progress) -> None:
-            bar.update(samples, completed=now.samples_done)
-            bar.update(steps, completed=now.step, total=now.most_steps)
-
-        trace = record(
-            model, given, settings, out=out, recording=recording, batch_size=asked.batch_size, resume=resume,
-            other_versions=other_versions, overwrite=overwrite, observer=observe, intervention=intervention,
-        )  # fmt: skip
-    caution_without_question(model, given)  # after all mistakes, which are one line
+        run = _record if place.on is None else _record_shards
+        trace = run(model_name, loading, given, decoding, place, bar, kept_as)
     _tell(trace, as_json)
+
+
+def _record(
+    model_name: str,
+    loading: Mapping[str, Any],
+    given: Sequence[Prompt],
+    decoding: DecodingOptions,
+    _: WorkerOptions,
+    bar: rich.progress.Progress,
+    kept_as: Mapping[str, Any],
+) -> Trace:
+    """Record in this process."""
+    from sinkscope.families import load_model
+    from sinkscope.trace import record
+
+    model = load_model(model_name, **loading)
+    settings = decoding.settings_for(model)
+    samples = bar.add_task("samples", total=len(given))
+    steps = bar.add_task("steps", total=None)
+
+    def observe(now: Progress) -> None:
+        bar.update(samples, completed=now.samples_done)
+        bar.update(steps, completed=now.step, total=now.most_steps)
+
+    trace = record(model, given, settings, observer=observe, **kept_as)
+    caution_without_question(model, given)  # after all mistakes, which are one line
+    return trace
+
+
+def _record_shards(
+    model_name: str,
+    loading: Mapping[str, Any],
+    given: Sequence[Prompt],
+    decoding: DecodingOptions,
+    place: WorkerOptions,
+    bar: rich.progress.Progress,
+    kept_as: Mapping[str, Any],
+) -> Trace:
+    """Record on workers."""
+    from sinkscope.experiments.sharding import record_shards
+
+    assert place.on is not None
+    samples = bar.add_task("samples", total=len(given))
+    return record_shards(
+        model_name, given, decoding.given, on=place.on, workers=place.workers, gpus_per_worker=place.gpus_per_worker,
+        observer=lambda done, _: bar.update(samples, completed=done), **kept_as, **loading,
+    )  # fmt: skip
 
 
 def _refuse_foreign(given: Sequence[str]) -> None:

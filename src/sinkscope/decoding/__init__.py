@@ -7,7 +7,7 @@ from sinkscope.decoding.canvas import Prompts, encode_prompts
 from sinkscope.decoding.choice import CONFIDENCE, SCHEDULES
 from sinkscope.decoding.generation import Generation, decode, denoise, generate
 from sinkscope.decoding.protocols import Step
-from sinkscope.decoding.running import Run, default_settings
+from sinkscope.decoding.running import Run, default_settings, settings_with
 from sinkscope.decoding.settings import CACHES, Decoding, Denoising, Renoising, Settings
 
 __all__ = [
@@ -27,4 +27,5 @@ __all__ = [
     "denoise",
     "encode_prompts",
     "generate",
+    "settings_with",
 ]

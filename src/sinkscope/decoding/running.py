@@ -1,7 +1,7 @@
 """A run: the model, how it decodes, what is masked and dropped meanwhile; every check before its first pass."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 from sinkscope.decoding.autoregressive import decode_canvas
@@ -30,7 +30,7 @@ from sinkscope.decoding.protocols import (
 )
 from sinkscope.decoding.renoising import renoise_canvas
 from sinkscope.decoding.sampling import prompt_seeds
-from sinkscope.decoding.settings import Decoding, Denoising, Renoising, Settings
+from sinkscope.decoding.settings import KINDS, Decoding, Denoising, Renoising, Settings
 from sinkscope.errors import UserError
 from sinkscope.families import Blockwise, Family, Model, ModelDescription
 
@@ -126,6 +126,28 @@ class Run:
 def default_settings(model: Model) -> Settings:
     """The family's own way to decode."""
     return kind_of(model.family)(**dict(model.family.default_decoding))  # type: ignore[arg-type]
+
+
+def settings_with(model: Model, given: Mapping[str, Any]) -> Settings:
+    """The family's own settings, but for the fields that are given: what the command line does. Raises `UserError` for
+    a field that models of its kind do not have."""
+    default = default_settings(model)
+    foreign = sorted(given.keys() - {field.name for field in fields(default)})
+    if foreign:
+        name = f"--{foreign[0].replace('_', '-')}"
+        raise UserError(f"{model.name} is {KINDS[type(default)]} model, which has no {name}; see `sinkscope info`")
+    values = {**vars(default), **given}
+    if isinstance(default, Denoising) and "gen_length" in given:  # which needs no steps and blocks of one's own
+        if "steps" not in given:
+            values["steps"] = None
+        if "block_length" not in given and values["block_length"] is not None and values["gen_length"] > 0:
+            values["block_length"] = min(values["block_length"], values["gen_length"])
+        if values["gen_length"] == 0:
+            values |= {name: None for name in ("cache", "block_length") if name not in given}
+    for one, other in (("threshold", "factor"), ("factor", "threshold")):  # two ways to say the same
+        if one in given and other in values and other not in given:
+            values[other] = None
+    return type(default)(**values)
 
 
 def kind_of(family: Family | ModelDescription) -> type[Settings]:

@@ -6,6 +6,7 @@ Two runs with the same attributes make the same trace: `resume` goes on where th
 not.
 """
 
+import json
 from dataclasses import asdict
 from typing import Any
 
@@ -49,3 +50,25 @@ def run_attributes(run: Run, recording: dict[str, Any], prompts: str) -> dict[st
         "prompts": prompts,
         "versions": versions_now(WRITTEN_BY),
     }
+
+
+def first_difference(
+    stored: object, asked: object, name: str = "", *, there: str = "the trace has", here: str = "asked"
+) -> str | None:
+    """The first field in which two JSON values differ, as "decoding.steps: the trace has 32, asked 64", or None."""
+    if isinstance(stored, dict) and isinstance(asked, dict):
+        for key in [*stored, *(key for key in asked if key not in stored)]:
+            field = f"{name}.{key}" if name else key
+            difference = first_difference(stored.get(key), asked.get(key), field, there=there, here=here)
+            if difference is not None:
+                return difference
+        return None
+    # NaN is equal to itself as text.
+    if stored == asked or json.dumps(stored) == json.dumps(asked):
+        return None
+    return f"{name}: {there} {_shown(stored)}, {here} {_shown(asked)}"
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 80 else f"{text[:77]}..."

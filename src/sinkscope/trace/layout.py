@@ -55,11 +55,12 @@ class Counts:
 
 @dataclass(frozen=True, kw_only=True)
 class Maps:
-    """Steps, layers and heads whose full attention maps are kept: `positions ** 2` numbers for each of them."""
+    """Steps, layers and heads whose full attention maps are kept: `positions ** 2` numbers for each of them. Where no
+    layers or heads are named, `record` takes all that the model has."""
 
     steps: tuple[int, ...]
-    layers: tuple[int, ...]
-    heads: tuple[int, ...]
+    layers: tuple[int, ...] = ()
+    heads: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,9 +37,9 @@ from sinkscope.families import LayerShape
 from sinkscope.families.describe import digest_of
 from sinkscope.trace.attributes import WRITTEN_BY
 from sinkscope.trace.layout import Counts, Layout, Statistics, plan_layout
+from sinkscope.trace.planning import Recording
 from sinkscope.trace.prompts import check_text
 from sinkscope.trace.reading import Trace, open_trace
-from sinkscope.trace.recording import Recording
 from sinkscope.trace.rows import BatchRow, heads_by_layer, step_arrays
 from sinkscope.trace.store import TraceStore, check_output
 from sinkscope.versions import versions_now

@@ -31,9 +31,9 @@ from sinkscope.trace.groups import (
     read_header,
     read_root,
     read_sample,
-    sample_folders,
 )
 from sinkscope.trace.layout import LAYER_HEADS
+from sinkscope.trace.shards import SHARDS, all_sample_folders
 from sinkscope.trace.staging import readable
 
 MOST_SAMPLES = 10
@@ -189,10 +189,10 @@ def _reason(error: Exception) -> object:
 
 
 def open_trace(path: str | Path) -> Trace:
-    """Open the trace at `path` for reading, while it is being written too.
+    """Open the trace at `path`, or the folder of shards, for reading, while it is being written too.
 
-    Raises UserError if `path` is no sinkscope trace or one of another format version, if a file can't be read, and
-    if the metadata of a sample is damaged.
+    Raises UserError if `path` is no sinkscope trace or one of another format version, if a file can't be read, if
+    the metadata of a sample is damaged, and if a shard is missing or of another run.
     """
     path = reach(path)
     try:
@@ -200,7 +200,7 @@ def open_trace(path: str | Path) -> Trace:
         if root is None:
             raise UserError(_no_trace(path))
         check_version(path, root)
-        headers = each(lambda one: read_header(*one), sample_folders(path), path)
+        headers = each(lambda one: read_header(*one), all_sample_folders(path, root), path)
     except OSError as error:
         raise UserError(f"can't read the trace {path}: {error.strerror or error}") from error
     return Trace(path, root, tuple(header for header in headers if header is not None))
@@ -209,4 +209,6 @@ def open_trace(path: str | Path) -> Trace:
 def _no_trace(path: Path) -> str:
     if not path.exists():
         return f"there is no trace at {path}: record one with `sinkscope trace MODEL --out {path}`"
+    if (path / SHARDS).is_dir():
+        return f"the manifest of {path} is missing or damaged: restore its zarr.json, or open its shards alone"
     return f"{path} is not a sinkscope trace: expected a folder that `sinkscope trace --out` wrote"

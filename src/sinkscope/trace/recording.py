@@ -8,69 +8,31 @@ ends in the same trace as an unbroken one. Memory holds one batch, however many 
 the prompts in their order, also when resuming, so that a sample's numbers never depend on where a run was stopped.
 """
 
-import hashlib
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
 
-from sinkscope.attention import GROUPS, RENOISED_GROUPS, Collect, watch
-from sinkscope.decoding import Denoising, Prompts, Run, Step, default_settings
-from sinkscope.decoding.canvas import Canvas, encode_prompts, split_prompts
-from sinkscope.decoding.coupling import check_padding
+from sinkscope.addresses import place
+from sinkscope.attention import Collect, watch
+from sinkscope.decoding import Prompts, Run, Step, default_settings
+from sinkscope.decoding.canvas import Canvas
 from sinkscope.decoding.forward import forward_for
 from sinkscope.decoding.generation import read_text, warn_beyond_training
 from sinkscope.decoding.protocols import Compression, Intervention, MaskingStats, added, warn_if_nothing
-from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.decoding.settings import Settings
 from sinkscope.errors import UserError
 from sinkscope.families import Model
-from sinkscope.trace.attributes import run_attributes
-from sinkscope.trace.layout import Counts, Layout, Maps, Statistics, plan_layout
+from sinkscope.trace.groups import read_root
+from sinkscope.trace.planning import Checked, Plan, PromptBatch, Recording, named
 from sinkscope.trace.prompts import Prompt
 from sinkscope.trace.reading import Trace, open_trace
 from sinkscope.trace.rows import Arrays, BatchRow, final_arrays, heads_by_layer, step_arrays
 from sinkscope.trace.sample import SampleWriter
-from sinkscope.trace.store import TraceStore, check_output
-
-
-@dataclass(frozen=True, kw_only=True)
-class Recording:
-    """What to keep of each step besides received attention, the canvas and the commits.
-
-    precision: "rounded" leaves out bits of large arrays that no rule could tell (`trace.sample.rounded`); "float32"
-        keeps all.
-    by_group: received attention by group of queries, as the mean over heads ("mean"), for every head ("heads", as large
-        as everything else times five), or not at all (None).
-    norms, entropy: key and value norms; entropy of each query's row.
-    final: pass the finished sequence once more whole and keep what each token receives, so that diffusion and
-        autoregressive models stand side by side.
-    kinds: of that pass also what of each head's output comes through which key, which tells kinds of sinks apart.
-    maps: steps, layers and heads whose full maps are kept.
-    kernel: attention kernel, see `sinkscope.attention.watch`.
-    """
-
-    precision: Literal["rounded", "float32"] = "rounded"
-    by_group: Literal["mean", "heads"] | None = "mean"
-    norms: bool = False
-    entropy: bool = False
-    final: bool = True
-    kinds: bool = False
-    maps: Maps | None = None
-    kernel: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.precision not in ("rounded", "float32"):
-            raise UserError(f"unknown precision {self.precision!r}; choose rounded or float32")
-        if self.by_group not in ("mean", "heads", None):
-            raise UserError(f"unknown by_group {self.by_group!r}; choose 'mean', 'heads' or None")
-        if self.kinds and not self.final:
-            raise UserError("kinds of sinks are told from the final pass: leave final on, or kinds off")
+from sinkscope.trace.store import TraceStore, begun, check_output
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,20 +43,6 @@ class Progress:
     samples: int
     step: int
     most_steps: int
-
-
-@dataclass(frozen=True)
-class _Batch:
-    """Some prompts that are run together, with their place among all."""
-
-    first: int
-    prompts: tuple[Prompt, ...]
-    tokens: tuple[list[int], ...]
-    seeds: tuple[int, ...]
-
-    def row(self, number: int) -> BatchRow:
-        """Where a prompt lies in the padded batch."""
-        return BatchRow(number=number, padding=max(map(len, self.tokens)) - len(self.tokens[number]))
 
 
 def record(
@@ -122,40 +70,54 @@ def record(
         settings or `out`; warns there, once, with `TrainedLengthWarning` where texts grow longer than those the model
         was trained on.
     """
-    recording = recording or Recording()
     run = Run(model, settings or default_settings(model), intervention, compression)
-    if batch_size < 1:
-        raise UserError(f"batch_size must be at least 1, got {batch_size}")
-    if run.prefix:
-        raise UserError("a trace begins with its prompt, so it can't be recorded after a prefix; record Compress(...)")
     check_output(out, resume=resume, overwrite=overwrite)
-    plan = _Plan(run, _named(prompts), recording, batch_size)
-    digest, longest = plan.check()
-    warn_beyond_training(model, [longest], run.settings)
-    if not resume:  # else the trace was begun with this very model
-        _probe(model, recording.kernel)
-    kept = {**asdict(recording), "batch_size": batch_size}
-    attributes = run_attributes(run, kept, digest)
-    if resume:
-        store = TraceStore.resume(out, attributes, other_versions=other_versions)
-    else:
-        store = TraceStore.create(out, attributes, overwrite=overwrite)
-    with store:
-        recorder = _Recorder(plan, store, observer)
-        for batch in plan.batches():
-            recorder.record(batch)
-    warn_if_nothing(recorder.removed)
+    plan = Plan(run, named(prompts), recording or Recording(), batch_size)
+    attributes = plan.attributes(checked(plan, fresh=not resume).prompts)
+    with begun(out, attributes, resume=resume, other_versions=other_versions, overwrite=overwrite) as (store, left):
+        if store.shards:
+            parts = [plan.of(shard) for shard in left]
+            sums = [record_shard(part, out, other_versions=other_versions, observer=observer) for part in parts]
+        else:
+            sums = [_write(plan, store, observer)]
+    warn_if_nothing(reduce(added, sums, None))
     return open_trace(out)
 
 
-def planned_layout(model: Model, prompt_length: int, settings: Settings, recording: Recording) -> Layout:
-    """The arrays of one sample, for its sizes; no weights are needed. A prompt that is all there is has nothing but
-    masks. Raises `UserError` as `record` does."""
-    run = Run(model, settings)
-    filled = model.family.mask_token_id if run.new_tokens([[0] * prompt_length]) == 0 else None
-    tokens = [model.family.pad_token_id if filled is None else filled] * prompt_length
-    run.check([tokens])
-    return _Plan(run, (), recording, 1).layout(tokens, [tokens])
+def checked(plan: Plan, *, fresh: bool) -> Checked:
+    """What checking tells of the prompts. fresh: no trace is there that was begun with this very model. Raises
+    `UserError` for whatever is wrong, and warns of texts longer than those the model was trained on."""
+    found = plan.check()
+    warn_beyond_training(plan.run.model, [found.longest], plan.run.settings)
+    if fresh:
+        _probe(plan.run.model, plan.recording.kernel)
+    return found
+
+
+def record_shard(
+    plan: Plan,
+    out: str | Path,
+    *,
+    other_versions: bool = False,
+    observer: Callable[[Progress], None] | None = None,
+) -> MaskingStats | None:
+    """Record what is missing of a shard of the trace at `out`; returns what an intervention took away.
+
+    Raises `UserError` where this process would make other numbers than the one that began the trace.
+    """
+    assert plan.shard is not None
+    folder = plan.shard.folder(place(out))
+    told = (read_root(folder) or {}).get("prompts", "")
+    with TraceStore.resume(folder, plan.attributes(told), other_versions=other_versions) as store:
+        return _write(plan, store, observer)
+
+
+def _write(plan: Plan, store: TraceStore, observer: Callable[[Progress], None] | None) -> MaskingStats | None:
+    """Record the samples that the store lacks."""
+    recorder = _Recorder(plan, store, observer)
+    for batch in plan.batches():
+        recorder.record(batch)
+    return recorder.removed
 
 
 def _keeping(steps: Iterator[Step], writers: Mapping[BatchRow, SampleWriter]) -> Iterator[Step]:
@@ -166,97 +128,6 @@ def _keeping(steps: Iterator[Step], writers: Mapping[BatchRow, SampleWriter]) ->
         for writer in writers.values():
             writer.flush()
         raise
-
-
-def _named(prompts: Prompts | Sequence[Prompt]) -> list[Prompt]:
-    """Prompts with ids; unnamed ones are numbered from 0. Raises `UserError` for an id used twice."""
-    if isinstance(prompts, Sequence) and any(isinstance(prompt, Prompt) for prompt in prompts):
-        named = [prompt for prompt in prompts if isinstance(prompt, Prompt)]
-        if len(named) < len(prompts):
-            raise UserError(
-                f"{len(named)} of {len(prompts)} prompts are `Prompt`s with ids; give all of them ids, or none"
-            )
-        twice = [name for name, count in Counter(prompt.id for prompt in named).items() if count > 1]
-        if twice:
-            raise UserError(f"{len(named)} prompts share ids, {twice[0]!r} for one; ids must differ")
-        return named
-    named = [Prompt(str(number), content) for number, content in enumerate(split_prompts(prompts))]
-    if not named:
-        raise UserError("no prompts were given")
-    return named
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """A run that is to be recorded: all that is fixed before the first step."""
-
-    run: Run
-    prompts: Sequence[Prompt]
-    recording: Recording
-    batch_size: int
-
-    @property
-    def statistics(self) -> Statistics:
-        """What is kept of each step."""
-        settings = self.run.settings
-        asked = {name: value for name, value in vars(self.recording).items() if name != "kernel"}
-        return Statistics(
-            groups=RENOISED_GROUPS if self.run.model.family.renoises else GROUPS,
-            unconditional=isinstance(settings, Denoising) and settings.cfg_scale > 0,
-            no_key=self.run.model.shape.learned_sinks,
-            noise=self.run.model.family.renoises,
-            removed=MaskingStats.names() if self.run.masking is not None and self.run.masking.cuts else (),
-            **asked,
-        )
-
-    def batches(self) -> Iterator[_Batch]:
-        """Batches in the order of the prompts, each with seeds that depend on the prompts alone."""
-        seen: Counter[bytes] = Counter()
-        for first in range(0, len(self.prompts), self.batch_size):
-            some = tuple(self.prompts[first : first + self.batch_size])
-            tokens = tuple(self._encoded(prompt) for prompt in some)
-            yield _Batch(first, some, tokens, tuple(prompt_seeds(tokens, self.run.settings.seed, seen)))
-
-    def _encoded(self, prompt: Prompt) -> list[int]:
-        with _naming(prompt):
-            return encode_prompts(self.run.model, [prompt.content])[0]
-
-    def layout(self, tokens: Sequence[int], batch: Sequence[Sequence[int]]) -> Layout:
-        """The arrays of a sample that is run in this batch."""
-        steps, shape = self.run.max_steps(batch), self.run.model.shape
-        counts = Counts(
-            max_steps=steps,
-            layers=len(shape.each),
-            heads=shape.heads,
-            kv_heads=shape.kv_heads,
-            positions=len(tokens) + self.run.new_tokens([tokens]),
-            attending=shape.attending,
-        )
-        return plan_layout(counts, self.statistics)
-
-    def check(self) -> tuple[str, list[int]]:
-        """Check every prompt and batch before any work; returns what tells this list of prompts from another, and the
-        longest prompt."""
-        digest, longest = hashlib.sha256(), list[int]()
-        for batch in self.batches():
-            lengths = [len(tokens) for tokens in batch.tokens]
-            check_padding(self.run.model, min(lengths), max(lengths), self.run.new_tokens(batch.tokens))
-            for prompt, tokens in zip(batch.prompts, batch.tokens, strict=True):
-                with _naming(prompt):
-                    self.run.check([tokens])
-                self.layout(tokens, [tokens])
-                digest.update(repr((prompt.id, tokens)).encode())
-                longest = max(longest, tokens, key=len)
-        return f"{len(self.prompts)}, sha256 {digest.hexdigest()[:16]}", longest
-
-
-@contextmanager
-def _naming(prompt: Prompt) -> Iterator[None]:
-    """Name the prompt in a mistake's message."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError(f"prompt {prompt.id!r}: {error}") from error
 
 
 @torch.no_grad()
@@ -277,7 +148,7 @@ def _probe(model: Model, kernel: str | None) -> None:
 class _Recorder:
     """Writes batches into a store."""
 
-    def __init__(self, plan: _Plan, store: TraceStore, observer: Callable[[Progress], None] | None) -> None:
+    def __init__(self, plan: Plan, store: TraceStore, observer: Callable[[Progress], None] | None) -> None:
         self._plan = plan
         self._model = plan.run.model
         self._statistics = plan.statistics
@@ -286,7 +157,7 @@ class _Recorder:
         self._numbers = [one.number for one in self._model.shape.each]
         self.removed: MaskingStats | None = None  # in all steps so far; None without an intervention
 
-    def record(self, batch: _Batch) -> None:
+    def record(self, batch: PromptBatch) -> None:
         """Run one batch and write those of its samples that the trace lacks."""
         done = self._store.complete_ids()
         missing = [number for number, prompt in enumerate(batch.prompts) if prompt.id not in done]
@@ -297,13 +168,13 @@ class _Recorder:
         for row, writer in writers.items():
             self._finish(writer, ends[row], row, len(batch.tokens[row.number]))
 
-    def _writer(self, batch: _Batch, number: int) -> SampleWriter:
+    def _writer(self, batch: PromptBatch, number: int) -> SampleWriter:
         prompt, tokens = batch.prompts[number], batch.tokens[number]
         attributes = {"prompt_length": len(tokens), "seed": batch.seeds[number]}
         layout = self._plan.layout(tokens, batch.tokens)
         return self._store.sample(batch.first + number, prompt.id, layout, attributes)
 
-    def _run(self, batch: _Batch, writers: Mapping[BatchRow, SampleWriter]) -> dict[BatchRow, Step]:
+    def _run(self, batch: PromptBatch, writers: Mapping[BatchRow, SampleWriter]) -> dict[BatchRow, Step]:
         """Generate and write every step; returns each row's last one."""
         ends: dict[BatchRow, Step] = {}
         removed: MaskingStats | None = None

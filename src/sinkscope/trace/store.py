@@ -17,14 +17,16 @@ dataset that another process opened lazily from an unfinished sample goes stale 
 import errno
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from sinkscope.addresses import Address, delete, each, file_sizes, place, reach
-from sinkscope.errors import UserError
+from sinkscope.errors import OtherVersionsWarning, UserError
+from sinkscope.trace.attributes import first_difference
 from sinkscope.trace.groups import (
     FORMAT_VERSION,
     METADATA,
@@ -41,6 +43,7 @@ from sinkscope.trace.groups import (
 from sinkscope.trace.layout import Layout
 from sinkscope.trace.lock import LOCK, Lease, WriterLock, writer_lock
 from sinkscope.trace.sample import SampleWriter
+from sinkscope.trace.shards import SHARDS, Shard, mend_shards, read_shards, shard_folders, write_shards
 from sinkscope.versions import check_versions
 
 _NOTHING_TO_RESUME = "{path} is not a sinkscope trace, so there is nothing to resume: leave out --resume"
@@ -50,13 +53,18 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 class TraceStore:
     """A trace that is being written, and the lock on it; made by `create` or `resume`, ended by `close` or `with`."""
 
-    def __init__(self, path: Path, lock: WriterLock | Lease, complete: dict[int, str]) -> None:
+    def __init__(
+        self, path: Path, lock: WriterLock | Lease, complete: dict[int, str], shards: Sequence[Shard] = ()
+    ) -> None:
         self.path = path
+        self.shards = shards
         self._lock = lock
         self._complete = complete
 
     @classmethod
-    def create(cls, path: str | Path, attrs: Mapping[str, Any], *, overwrite: bool = False) -> Self:
+    def create(
+        cls, path: str | Path, attrs: Mapping[str, Any], *, overwrite: bool = False, shards: Sequence[Shard] = ()
+    ) -> Self:
         """Begin a trace at `path`, which must be missing or empty unless it is a trace and `overwrite` is true.
 
         attrs: what describes the run (model, decoding, recording, versions ...), kept under the root attribute
@@ -75,18 +83,21 @@ class TraceStore:
         try:
             _refuse_existing(path, overwrite)
             with _writable(path):
-                for _, folder in sample_folders(path):
-                    _remove_sample(folder)
-                write_group(path, {"sinkscope": root})
-                write_group(path / SAMPLES, {})
+                _remove_samples(path)
+                if shards:
+                    write_shards(path, root, shards)
+                else:
+                    write_group(path, {"sinkscope": root})
+                    write_group(path / SAMPLES, {})
         except BaseException:
             lock.release()
             raise
-        return cls(path, lock, {})
+        return cls(path, lock, {}, shards)
 
     @classmethod
     def resume(cls, path: str | Path, attrs: Mapping[str, Any], *, other_versions: bool = False) -> Self:
-        """Go on with the trace at `path`: keep its complete samples, remove the begun ones.
+        """Go on with the trace at `path`: keep its complete samples, remove the begun ones. Of one in shards only the
+        lock is taken, and shards that are lost are begun anew.
 
         Raises UserError if there is no trace, if it was made with other attributes (the first that differs is named
         with both values) or, without `other_versions`, by versions of packages that make other numbers, if another
@@ -108,6 +119,9 @@ class TraceStore:
             lock = writer_lock(path)
         try:
             with _writable(path):
+                if shards := read_shards(path):
+                    mend_shards(path, stored, shards)
+                    return cls(path, lock, {}, shards)
                 write_group(path / SAMPLES, {})
                 return cls(path, lock, _keep_complete(path))
         except BaseException:
@@ -164,6 +178,36 @@ class TraceStore:
             ) from error
 
 
+@contextmanager
+def begun(
+    path: str | Path,
+    attrs: Mapping[str, Any],
+    shards: Sequence[Shard] = (),
+    *,
+    resume: bool = False,
+    other_versions: bool = False,
+    overwrite: bool = False,
+) -> Iterator[tuple[TraceStore, list[Shard]]]:
+    """The trace at `path`, begun or gone on with, and those of its shards that are not complete. shards: with which it
+    is begun.
+
+    All shards are checked first, as `resume` checks a trace. Raises as `create` and `resume` do.
+    """
+    if resume:
+        store = TraceStore.resume(path, attrs, other_versions=other_versions)
+    else:
+        store = TraceStore.create(path, attrs, overwrite=overwrite, shards=shards)
+    with store:
+        left = []
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", OtherVersionsWarning)  # told of the whole trace
+            for shard in store.shards:
+                with TraceStore.resume(shard.folder(store.path), attrs, other_versions=other_versions) as one:
+                    if len(one.complete_ids()) < len(shard.numbers):
+                        left.append(shard)
+        yield store, left
+
+
 def check_output(path: str | Path, *, resume: bool, overwrite: bool) -> None:
     """Raise `UserError` at once where `path` stands in the way of a trace that is to be begun or resumed."""
     path = reach(path)
@@ -192,9 +236,12 @@ def _root_attributes(attrs: Mapping[str, Any]) -> dict[str, Any]:
 def _refuse_existing(path: Path, overwrite: bool) -> None:
     """Raise UserError unless a trace may be begun at `path`."""
     try:
-        # A writer that was killed before its first metadata file leaves only its lock, and must be able to come back.
+        # A writer that was killed before its first metadata file leaves only its lock, or shards without a manifest
+        # and without samples, and must be able to come back.
         root = read_root(path)
         names = {entry.name for entry in path.iterdir()} - {LOCK, f"{METADATA}.partial"}
+        if not any(sample_folders(shard) for shard in shard_folders(path)):
+            names.discard(SHARDS)
     except FileNotFoundError:
         return
     except OSError as error:
@@ -225,6 +272,18 @@ def _remove_sample(folder: Path) -> None:
     folder.unlink(missing_ok=True)
 
 
+def _remove_samples(path: Path) -> None:
+    """Remove all samples of a trace, and its shards. Raises UserError where somebody writes one of them."""
+    shards = shard_folders(path)
+    for shard in shards:
+        writer_lock(shard).release()
+    for one in (path, *shards):
+        for _, folder in sample_folders(one):
+            _remove_sample(folder)
+    for shard in shards:
+        _remove_sample(shard)
+
+
 def _keep_complete(path: Path) -> dict[int, str]:
     """Remove all samples but the complete ones, whose numbers and ids are returned.
 
@@ -248,23 +307,3 @@ def _whole_header(index: int, folder: Path) -> SampleHeader | None:
     except UserError:  # damaged, or chunks of it are lost
         return None
     return header
-
-
-def first_difference(stored: object, asked: object, name: str = "") -> str | None:
-    """The first field in which two JSON values differ, as "decoding.steps: the trace has 32, asked 64", or None."""
-    if isinstance(stored, dict) and isinstance(asked, dict):
-        for key in [*stored, *(key for key in asked if key not in stored)]:
-            field = f"{name}.{key}" if name else key
-            difference = first_difference(stored.get(key), asked.get(key), field)
-            if difference is not None:
-                return difference
-        return None
-    # NaN is equal to itself as text.
-    if stored == asked or json.dumps(stored) == json.dumps(asked):
-        return None
-    return f"{name}: the trace has {_shown(stored)}, asked {_shown(asked)}"
-
-
-def _shown(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 80 else f"{text[:77]}..."
