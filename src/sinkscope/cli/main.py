@@ -17,7 +17,20 @@ from typing import Annotated, Any, TextIO
 import typer
 from typer.core import TyperGroup
 
-from sinkscope.cli import console, demo, evaluate, experiments, generate, lab, select, showing, tables, trace, training
+from sinkscope.cli import (
+    console,
+    demo,
+    evaluate,
+    experiments,
+    generate,
+    lab,
+    select,
+    sharing,
+    showing,
+    tables,
+    trace,
+    training,
+)  # fmt: skip
 from sinkscope.errors import (
     INTERRUPTED,
     MISTAKE,
@@ -59,7 +72,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _module in (generate, trace, tables, showing, evaluate, experiments, training, lab, select, demo):
+for _module in (generate, trace, tables, showing, sharing, evaluate, experiments, training, lab, select, demo):
     _module.add_to(app)
 
 
