@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import sinkscope
 
 SOURCE = Path(sinkscope.__file__).parent
 ORDER = (
+    "workers",
     "families",
     "attention",
     "decoding",
@@ -235,7 +237,7 @@ def test_what_is_imported_is_declared() -> None:
         *(text for extra in extras for text in project["optional-dependencies"][extra]),
     ]
     called = {"pillow": "PIL", "scikit_learn": "sklearn", "sionna_no_rt": "sionna"}
-    packages = {text.split(">")[0].split("=")[0].strip().replace("-", "_") for text in declared}
+    packages = {re.split("[>=[]", text)[0].strip().replace("-", "_") for text in declared}
     names = {called.get(package, package) for package in packages}
     # Packages that torch, transformers and datasets themselves need and hand on.
     handed_on = {"huggingface_hub", "tokenizers", "triton", "yaml"}
