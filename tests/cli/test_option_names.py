@@ -37,7 +37,8 @@ from sinkscope.training import KINDS
 LARGE = ("torch", "transformers", "xarray", "zarr", "matplotlib", "numpy")
 COMMANDS = [
     "info", "generate", "trace", "sinks", "norms", "figures", "report", "view", "push", "pull", "export",
-    "evaluate", "ablate", "compress", "train", "demo", "select", *(f"select {name}" for name in ("train", "evaluate", "maps", "control", "agree")),
+    "evaluate", "ablate", "compress", "train", "demo", "select",
+    *(f"select {name}" for name in ("train", "evaluate", "maps", "control", "agree")),
 ]  # fmt: skip
 
 

@@ -27,6 +27,7 @@ from sinkscope.trace import Recording, open_trace, record
 
 SHAPES = ("overview", "heads", "tokens", "distances", "groups")
 """Tables without labels, with two, with texts, with labels of both kinds, and with gaps."""
+HERE = "sinkscope.report.parquet"
 Rows = list[dict[str, Any]]
 
 
@@ -41,9 +42,10 @@ def traces(tiny: Callable[[str], Model], tmp_path_factory: pytest.TempPathFactor
     return [folder / "one", folder / "two"]
 
 
-def duck_rows(file: Path) -> Rows:
-    found = duckdb.sql(f"select * from '{file}'")
-    return [dict(zip(found.columns, row, strict=True)) for row in found.fetchall()]
+def duck_rows(sql: str) -> Rows:
+    found = duckdb.connect().execute(sql)
+    names = [one[0] for one in found.description or ()]
+    return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
 
 
 def json_of(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> Any:
@@ -76,7 +78,7 @@ def test_every_table_of_sinks_is_that_of_json(
         line = ["export", "--parquet", *map(str, traces), "--rule", "top-k:2", "--table", name, "--out", str(file)]
         wanted = [{"trace": one["trace"], **row} for one in told for row in from_json(one["tables"][name])]
         assert json_of(line, capsys)["rows"] == len(wanted)
-        assert duck_rows(file) == wanted == polars.read_parquet(file).to_dicts()
+        assert duck_rows(f"from '{file}'") == wanted == polars.read_parquet(file).to_dicts()
 
 
 def test_samples_are_row_groups(traces: list[Path], tmp_path: Path) -> None:
@@ -88,7 +90,7 @@ def test_samples_are_row_groups(traces: list[Path], tmp_path: Path) -> None:
         for one in trace.ids:
             table = summarise([trace[one]], rule, "masked", tables=["layers"]).tables["layers"]
             wanted.append([{"trace": str(path), "sample": one, **row} for row in table_rows(table)])
-    assert duck_rows(file) == [*chain(*wanted)] and rows == sum(map(len, wanted))
+    assert duck_rows(f"from '{file}'") == [*chain(*wanted)] and rows == sum(map(len, wanted))
     opened = pq.ParquetFile(file)
     assert [opened.read_row_group(n).to_pylist() for n in range(opened.num_row_groups)] == wanted
     stated = json.loads(opened.metadata.metadata[b"sinkscope"])
@@ -102,18 +104,15 @@ def test_a_sample_is_written_before_the_next_is_read(
     traces: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the third sample can't be read, two row groups were on their way."""
-    from sinkscope.report import parquet
-
     written: list[int] = []
-    monkeypatch.setattr(parquet, "write_whole", lambda _, parts: [written.append(len(one)) for one in parts])
+    monkeypatch.setattr(f"{HERE}.write_whole", lambda _, parts: written.extend(map(len, parts)))
     seen: list[int] = []
-    summed = parquet.summarise
 
     def look(*given: Any, **more: Any) -> Any:
         seen.append(len(written))
-        return summed(*given, **more)
+        return summarise(*given, **more)
 
-    monkeypatch.setattr(parquet, "summarise", look)
+    monkeypatch.setattr(f"{HERE}.summarise", look)
     write_sinks(traces[:1], tmp_path / "x", Excess(), by_sample=True)
     assert seen == [0, 1, 2] and min(written) > 0
 
@@ -132,13 +131,13 @@ def test_cells_are_those_of_the_table(tmp_path: Path) -> None:
         {"folder": str(folder), **one} for folder in grids for one in masking_table.records(read_maskings(folder))
     ]
     assert wanted[1]["layers"] == [0, 2] and wanted[3]["keys_cut"] == 3.5
-    assert duck_rows(tmp_path / "cells.parquet") == wanted
+    assert duck_rows(f"from '{tmp_path / 'cells.parquet'}'") == wanted
     found = polars.read_parquet(tmp_path / "cells.parquet")
     assert found.to_dicts() == wanted
     assert found.schema["n"] == polars.Int64 and found.schema["difference_p"] == polars.Float64
     assert found.schema["mask_seed"] == polars.Int64 and found.schema["unsure"] == polars.String
     file = tmp_path / "cells.parquet"
-    assert duckdb.sql(f"select max(score) from '{file}' where masked = 'sinks'").fetchall() == [(0.5,)]
+    assert duck_rows(f"select max(score) as best from '{file}' where masked = 'sinks'") == [{"best": 0.5}]
 
 
 def test_mistakes_are_one_line(

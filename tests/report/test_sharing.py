@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from hub_server import Hub, serving
-from huggingface_hub import close_session, constants
+from huggingface_hub import close_session, constants, snapshot_download
 from report_samples import cell
 
 from sinkscope.cli.main import run
@@ -128,17 +128,14 @@ def test_a_pull_that_was_cut_short_goes_on(
     hub: Hub, trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     push(trace, Address("someone/sinks"))
-    from sinkscope.report import sharing
-
-    download = sharing.snapshot_download
 
     def cut(*names: object, **options: object) -> None:
         """All but the files of the second sample, and then Ctrl-C."""
-        download(*names, **{**options, "ignore_patterns": ["samples/000001/*"]})  # type: ignore[call-overload]
+        snapshot_download(*names, **{**options, "ignore_patterns": ["samples/000001/*"]})  # type: ignore[call-overload]
         raise KeyboardInterrupt
 
     with monkeypatch.context() as once:
-        once.setattr(sharing, "snapshot_download", cut)
+        once.setattr("sinkscope.report.sharing.snapshot_download", cut)
         with pytest.raises(KeyboardInterrupt):
             pull(Address("someone/sinks"), tmp_path / "theirs")
     assert not (tmp_path / "theirs").exists()

@@ -26,7 +26,9 @@ def add_to(app: typer.Typer) -> None:
     add_command(app, "export", _export)
 
 
-Where = Annotated[str, typer.Argument(metavar="ADDRESS", help="hf://datasets/OWNER/NAME[@REVISION][/PATH].")]
+Where = Annotated[
+    str, typer.Argument(metavar="ADDRESS", help="hf://datasets/OWNER/NAME, then @REVISION and /PATH if wanted.")
+]
 
 
 def _push(
