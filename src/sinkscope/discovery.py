@@ -224,6 +224,11 @@ def load_plugin(file: Path) -> ModuleType:
     return module
 
 
+def loaded_plugins() -> list[Path]:
+    """The files of the user's that this process has run, in order."""
+    return list(_PLUGGED)
+
+
 def names_function(spec: str) -> bool:
     """Whether a text is written FILE.py:function."""
     return _FUNCTION.fullmatch(spec) is not None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-MISTAKE, INTERRUPTED, TERMINATED = 2, 130, 143
+MISTAKE, INCOMPLETE, INTERRUPTED, TERMINATED = 2, 3, 130, 143
 """Exit codes of the command lines; the last two are what a shell gives a process that SIGINT or SIGTERM ended."""
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -63,6 +63,10 @@ class NothingMaskedWarning(Caution):
 
 class OtherVersionsWarning(Caution):
     """Work goes on that other versions of packages began."""
+
+
+class FailedCellsWarning(Caution):
+    """Cells of a grid could not be measured; the others are there."""
 
 
 @contextmanager

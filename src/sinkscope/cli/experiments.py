@@ -39,16 +39,17 @@ from sinkscope.cli.options import (
     limit_option,
     names,
     numbers,
-    open_model,
     whole_numbers,
 )
+from sinkscope.cli.workers import WorkerOptions
 from sinkscope.discovery import is_filed
 from sinkscope.errors import UserError
 from sinkscope.seeds import MOST_SEED
 
 if TYPE_CHECKING:
-    from sinkscope.evaluation import KeysMeasure, MeasureOptions
-    from sinkscope.families import Model
+    from sinkscope.evaluation import MeasureOptions
+    from sinkscope.experiments.sweeping import KeysGrid
+    from sinkscope.grids.away import Laid
 
 _CACHE = "dual"
 _HEEDED = MappingProxyType(
@@ -149,13 +150,13 @@ class MeasuredOptions(OptionGroup):
                     "task that heeds it"
                 )
 
-    def check_models(self, models: Sequence[Model]) -> None:
+    def check_models(self, laid: Sequence[Laid[Any]]) -> None:
         """Raise `UserError` for an option that none of these models heeds."""
-        if any(model.family.bidirectional for model in models):
+        if any(one.told["bidirectional"] for one in laid):
             return
         for option, heeds in _HEEDED.items():
             if heeds == "blocks" and getattr(self, option) is not None:
-                there = ", ".join(model.name for model in models)
+                there = ", ".join(dict.fromkeys(one.model["name"] for one in laid))
                 raise UserError(
                     f"{option_name(option)} is for block caches of diffusion models, and {there} has none; leave it out"
                 )
@@ -172,6 +173,14 @@ class OpeningOptions(OptionGroup):
     revision: Revision = None
     mask_token_id: MaskTokenId = None
     attention_block_length: AttentionBlockLength = None
+    device_map: Annotated[
+        str | None, typer.Option(help="Spread each model over the GPUs that there are: auto, balanced ...")
+    ] = None
+
+    def loading(self) -> dict[str, Any]:
+        """What `load_model` is given."""
+        given = dict(vars(self))
+        return {"block_length": given.pop("attention_block_length"), **given}
 
 
 def add_to(app: typer.Typer) -> None:
@@ -188,6 +197,7 @@ def _ablate(
     measured: MeasuredOptions,
     keeping: KeepingOptions,
     opening: OpeningOptions,
+    place: WorkerOptions,
     as_json: Json = False,
 ) -> None:
     """Mask sinks and controls while models work, and compare."""
@@ -198,15 +208,7 @@ def _ablate(
     grid = varied.grid(masking.masking(), compression)
     options = measured.options(cached=compression is not None, when=dropping.when)
     say = _Saying(experiment, table, experiment.read_maskings, "--ablation", as_json)
-    _run(
-        model_names,
-        measured,
-        options,
-        keeping,
-        opening,
-        say,
-        lambda *given: experiment.ablate(given[0], grid, *given[1:]),
-    )
+    _run(model_names, grid, measured, options, keeping, opening, place, say)
 
 
 def _compress(
@@ -216,6 +218,7 @@ def _compress(
     measured: MeasuredOptions,
     keeping: KeepingOptions,
     opening: OpeningOptions,
+    place: WorkerOptions,
     as_json: Json = False,
 ) -> None:
     """Drop keys from the cache while models work, by several scorers, and compare with random keys."""
@@ -225,10 +228,7 @@ def _compress(
     grid = dropping.grid(masking.intervention())
     options = measured.options(cached=True, when=dropping.when)
     say = _Saying(experiment, table, experiment.read_evictions, "--compression", as_json)
-    _run(
-        model_names, measured, options, keeping, opening, say,
-        lambda *given: experiment.compress_caches(given[0], grid, *given[1:]),
-    )  # fmt: skip
+    _run(model_names, grid, measured, options, keeping, opening, place, say)
 
 
 @dataclass(frozen=True)
@@ -251,24 +251,24 @@ class _Saying:
 
 def _run(
     model_names: Sequence[str],
+    grid: KeysGrid,
     measured: MeasuredOptions,
     options: MeasureOptions,
     keeping: KeepingOptions,
     opening: OpeningOptions,
+    place: WorkerOptions,
     saying: _Saying,
-    run: Callable[..., Sequence[Any]],
 ) -> None:
     """Load models, lay out measures, run a grid and say what it found."""
-    from sinkscope.evaluation import find_measures
+    from sinkscope.experiments.sweeping import addresses_of, run_laid
+    from sinkscope.grids.away import lay_out
 
-    find = find_measures(measured.tasks, options)  # before a model is loaded for nothing
+    addresses = addresses_of(model_names, measured.tasks, grid, options, opening.loading())
     measured.check_heeded(cached=options.cached)
-    with keeping.told_at_interrupt():
-        models = [open_model(name, **vars(opening)) for name in dict.fromkeys(model_names)]
-        measured.check_models(models)
+    with keeping.told_at_interrupt(), place.opened() as workers:
         with laying_out(saying.as_json, f"laying out {measured.limit} examples of each task"):
-            measures: list[KeysMeasure] = [make(model) for model in models for make in find]
+            laid = lay_out(addresses, workers)
+        measured.check_models(laid)
         with grid_progress(saying.as_json) as observer:
-            cells = run(measures, keeping.kept(), observer)
-    notes = [f"{one.task}: {note}" for one in measures for note in one.notes]
-    saying.say(cells, notes, keeping)
+            cells = run_laid(laid, grid, keeping.kept(), observer)
+    saying.say(cells, [f"{one.measure.task}: {note}" for one in laid for note in one.measure.notes], keeping)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -32,12 +33,21 @@ def grid_progress(quiet: bool) -> Iterator[Observer]:
     with Bars(*columns, console=console.err, transient=True, disable=quiet or not console.err.is_terminal) as bars:
         cells = bars.add_task("cells", total=None, note="")
         examples = bars.add_task("examples", total=None, note="")
+        start = time.monotonic()
 
         def observe(now: GridProgress) -> None:
-            bars.update(cells, completed=now.cells_done, total=now.cells, note=now.cell)
+            bars.update(cells, completed=now.cells_done, total=now.cells, note=_pace(now, time.monotonic() - start))
             bars.update(examples, completed=now.examples_done, total=now.examples, note=time_left(now.seconds_left))
 
         yield observe
+
+
+def _pace(now: GridProgress, seconds: float) -> str:
+    """The cell that is run; of workers, how many there are and how many examples they do in a second."""
+    if now.workers is None:
+        return now.cell
+    rate = now.examples_done / max(seconds, 1e-9)
+    return f"{console.counted(now.workers, 'worker')}, {rate:.3g} examples/s; {now.cell}"
 
 
 @contextmanager

@@ -32,9 +32,11 @@ from sinkscope.cli import (
     training,
 )  # fmt: skip
 from sinkscope.errors import (
+    INCOMPLETE,
     INTERRUPTED,
     MISTAKE,
     Caution,
+    FailedCellsWarning,
     UserError,
     clean,
     end_at_sigterm,
@@ -67,7 +69,8 @@ app = typer.Typer(
     name="sinkscope",
     cls=_Commands,
     help="Watch attention sinks in diffusion, masked and autoregressive language models while they generate.",
-    epilog="Exit codes: 0 done, 2 a mistake that one line explains, 130 interrupted (Ctrl-C), 143 terminated.",
+    epilog="Exit codes: 0 done, 2 a mistake that one line explains, 3 cells of a grid failed, "
+    "130 interrupted (Ctrl-C), 143 terminated.",
     no_args_is_help=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -106,15 +109,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code: 0, 2 after a mistake, 130 or 143 after an interrupt."""
+    """Run the command line; returns the exit code: 0, 2 after a mistake, 3 where cells failed, 130 or 143 after an
+    interrupt."""
     try:
         _quieten_libraries()
-        with _cautions_in_one_line(), memory_advice(_MEMORY):
+        with _cautions_in_one_line() as said, memory_advice(_MEMORY):
             result = _command()(args=arguments, prog_name="sinkscope", standalone_mode=False)
         if result == INTERRUPTED:  # typer's word for one while it read the command line
             raise KeyboardInterrupt
         sys.stdout.flush()
-        return result if isinstance(result, int) else 0
+        return INCOMPLETE if FailedCellsWarning in said else result if isinstance(result, int) else 0
     except UserError as error:
         return _fail(str(error))
     except typer.TyperException as error:  # usage: an unknown option, a missing argument
@@ -142,8 +146,9 @@ def _fail(message: str) -> int:
 
 
 @contextmanager
-def _cautions_in_one_line() -> Iterator[None]:
-    """Print our own warnings as one line, once a command, without the place in the code; leave others as they are."""
+def _cautions_in_one_line() -> Iterator[set[type[Warning]]]:
+    """Print our own warnings as one line, once a command, without the place in the code; leave others as they are.
+    Gives the kinds that were printed."""
     said: set[type[Warning]] = set()
     show_others = warnings.showwarning
 
@@ -164,7 +169,7 @@ def _cautions_in_one_line() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("always", Caution)
         warnings.showwarning = show
-        yield
+        yield said
 
 
 def _quieten_libraries() -> None:

@@ -80,9 +80,14 @@ NAMES = (
 
 def find_measures(names: Sequence[str], options: MeasureOptions) -> list[MakeMeasure]:
     """As `find_measure`, each name once, so that no two measures are called alike."""
+    return [find_measure(name, options, called) for name, called in distinct_measures(names)]
+
+
+def distinct_measures(names: Sequence[str]) -> list[tuple[str, str | None]]:
+    """Each name once, and what its measure is called, so that no two are called alike; None for as usual."""
     distinct = list(dict.fromkeys(map(_spelled, names)))
     called = Counter([*NAMES, *(Path(name).name for name in distinct if name not in NAMES)])
-    return [find_measure(name, options, name if called[Path(name).name] > 1 else None) for name in distinct]
+    return [(name, name if called[Path(name).name] > 1 else None) for name in distinct]
 
 
 def _spelled(name: str) -> str:

@@ -18,7 +18,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from sinkscope.compression import Budget, Compress, Protect, Random, Ratio, Scorer, as_budget, read_scorer
 from sinkscope.errors import UserError
@@ -84,6 +84,7 @@ class EvictionGrid:
     draws: int = 1
     seed: int = 0
     beside: KeysCondition = field(default_factory=KeysCondition)
+    form: ClassVar[Form[KeysCondition]] = FORM
 
     def __post_init__(self) -> None:
         if self.draws < 1:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from sinkscope.errors import UserError
 from sinkscope.evaluation.conditions import SINKS, KeysCondition, masking_key, read_condition
@@ -59,6 +59,7 @@ class MaskingGrid:
     draws: int = 1
     masking: MaskSinks = field(default_factory=MaskSinks)
     beside: KeysCondition = field(default_factory=KeysCondition)
+    form: ClassVar[Form[KeysCondition]] = FORM
 
     def __post_init__(self) -> None:
         for name, values in (("number of keys or rule", self.keys), ("control", self.controls)):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import isfinite
 from typing import Any, Generic, Protocol, TypeVar
 
+from sinkscope.errors import UserError
 from sinkscope.grids.outcome import Outcome
 from sinkscope.versions import PACKAGES, deciding
 
@@ -81,6 +84,35 @@ class Measure(Protocol[C_contra]):
 
     def run(self, condition: C_contra, observer: Callable[[int], None]) -> Measured:
         """Measure. observer: called with the number of examples done."""
+
+
+def check_cell(model: str, measure: Measure[C], condition: C) -> None:
+    """Raise `UserError`, with the cell's name, where it can't be run."""
+    try:
+        measure.check(condition)
+    except UserError as error:
+        raise UserError(f"{model}, {measure.task}, {condition.name}: {error}") from error
+
+
+def run_cell(name: str, measure: Measure[C], condition: C, observer: Callable[[int], None]) -> dict[str, Any]:
+    """All that is kept of a cell beside its settings, as JSON. Raises `UserError` for scores that are no numbers."""
+    start = time.perf_counter()
+    found = measure.run(condition, observer)
+    kept = found.outcome.to_dict()
+    wrong = [value for sums in ("numerators", "denominators") for value in kept[sums] if not isfinite(value)]
+    if wrong:
+        raise UserError(
+            f"{name}: the scores of {len(wrong)} of {measure.n} examples are {wrong[0]}, no number; compute in a wider "
+            "dtype, float32 for example"
+        )
+    return {
+        **kept,
+        "stats": found.stats,
+        "better": measure.better,
+        "unit": measure.unit,
+        "batch_size": measure.batch_size,
+        "seconds": time.perf_counter() - start,
+    }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,27 +1,30 @@
-"""Run the cells of a grid one after the other, each kept as it ends; those that are there already are not run again.
+"""Run the cells of a grid, each kept as it ends; those that are there already are not run again.
 
     run_grid([Work(model, measure, conditions)], form, Keeping(out=folder))
 
-All cells are checked before the first is run. The time left follows from the examples that were run so far, all cells
-alike: cells that score a layer twice or carry a clean copy take longer than it says.
+Here they are run one after the other; measures that workers have laid out (`away.lay_out`) are run by workers, several
+at once. All cells are checked before the first is run. The time left follows from the examples that were run so far,
+all cells alike: cells that score a layer twice or carry a clean copy take longer than it says.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
 from pathlib import Path
 from typing import Any, Generic
 
-from sinkscope.errors import UserError, memory_advice
+from sinkscope.errors import FailedCellsWarning, UserError, memory_advice
 from sinkscope.families import Model
 from sinkscope.families.describe import identity_of
-from sinkscope.grids.cell import C, Cell, Measure, numbered
+from sinkscope.grids.away import Remote
+from sinkscope.grids.cell import C, Cell, Measure, check_cell, numbered, run_cell
 from sinkscope.grids.store import CellStore, Form, open_cells
 from sinkscope.versions import versions_now
+from sinkscope.workers import Done, Failed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +41,8 @@ class GridProgress:
     """In all cells that have to be run; those taken over do not count."""
     seconds_left: float | None
     """None before the first batch has ended."""
+    workers: int | None = None
+    """Number of workers that are there; None where the cells are run here."""
 
 
 Observer = Callable[[GridProgress], None]
@@ -71,22 +76,32 @@ class Work(Generic[C]):
 def run_grid(
     work: Sequence[Work[C]], form: Form[C], keeping: Keeping | None = None, observer: Observer | None = None
 ) -> list[Cell[C]]:
-    """Every cell, in the order of the work.
+    """Every cell, in the order of the work; the folder's lines are in that order too when all are done.
 
-    Raises `UserError` before any work for a cell that can't be run, and for a folder that is none or another's; for
-    scores that are no numbers; and where memory runs out, with what to do: cells that are done are kept, at any batch
-    size.
+    Raises `UserError` before any work for a cell that can't be run, and for a folder that is none or another's. Here,
+    scores that are no numbers and memory that runs out end the work with `UserError`: cells that are done are kept, at
+    any batch size. With workers a cell that can't be measured is noted in the folder (`failed.jsonl`) and left out,
+    with a `FailedCellsWarning`; `UserError` where that is so of all.
     """
     keeping = keeping or Keeping()
-    for one in work:
-        for condition in one.conditions:
-            _check(one, condition)
+    away = bool(work) and all(isinstance(one.measure, Remote) for one in work)
+    (_check_away if away else _check_here)(work)
     jobs = [_Job(form, one, condition) for one in work for condition in one.conditions]
     with open_cells(keeping.out, form, resume=keeping.resume, other_versions=keeping.other_versions) as store:
-        to_run = [job for job in jobs if store.find(job.settings) is None]
+        to_run = list({job.key: job for job in jobs if store.find(job.settings) is None}.values())
         watch = _Watch(observer=observer, cells=len(jobs), examples=sum(job.measure.n for job in to_run))
-        found = [_measured(store, job, watch, keeping.out) for job in jobs]
-    return numbered([form.cell(job.settings, measured) for job, measured in zip(jobs, found, strict=True)])
+        failed = []
+        for job, found in _run_away(to_run, form, watch) if away else _run_here(jobs, store, watch, keeping.out):
+            if isinstance(found, Failed):
+                store.fail(job.settings, found.reason, found.tries)
+                failed.append(f"{job.name}: {found.reason}")
+            else:
+                store.add(job.settings, found)
+        measured = [(job, store.find(job.settings)) for job in jobs]
+        store.settle([job.settings for job in jobs])
+    if failed:
+        _tell_failed(failed, len(jobs), keeping.out)
+    return numbered([form.cell(job.settings, found) for job, found in measured if found is not None])
 
 
 def stated_model(model: Model) -> dict[str, Any]:
@@ -99,13 +114,6 @@ def stated_model(model: Model) -> dict[str, Any]:
         "dtype": str(model.dtype),
         "device": model.device.type,
     }
-
-
-def _check(work: Work[C], condition: C) -> None:
-    try:
-        work.measure.check(condition)
-    except UserError as error:
-        raise UserError(f"{work.model['name']}, {work.measure.task}, {condition.name}: {error}") from error
 
 
 class _Job(Generic[C]):
@@ -126,30 +134,62 @@ class _Job(Generic[C]):
                 }
             )
         )
+        self.key = json.dumps(self.settings, sort_keys=True)
 
 
-def _measured(store: CellStore[C], job: _Job[C], watch: _Watch, out: Path | None) -> dict[str, Any]:
-    measure = job.measure
-    watch.tell(job.name)
-    measured = store.find(job.settings)
-    if measured is not None:
-        watch.end(job.name, 0)
-        return measured
-    start = time.perf_counter()
-    with memory_advice(_advice(measure.task, measure.batch_size, out)):
-        found = measure.run(job.condition, lambda done: watch.tell(job.name, done))
-    _check_finite(job, found.outcome.to_dict())
-    measured = {
-        **found.outcome.to_dict(),
-        "stats": found.stats,
-        "better": measure.better,
-        "unit": measure.unit,
-        "batch_size": measure.batch_size,
-        "seconds": time.perf_counter() - start,
-    }
-    store.add(job.settings, measured)
-    watch.end(job.name, measure.n)
-    return measured
+def _check_here(work: Sequence[Work[C]]) -> None:
+    for one in work:
+        for condition in one.conditions:
+            check_cell(one.model["name"], one.measure, condition)
+
+
+def _check_away(work: Sequence[Work[C]]) -> None:
+    asked = [_remote(one.measure).job("check", one.model["name"], one.conditions) for one in work]
+    for end in _remote(work[0].measure).workers.run(asked):
+        if isinstance(end, Failed):
+            raise UserError(end.reason)
+
+
+def _run_here(
+    jobs: Sequence[_Job[C]], store: CellStore[C], watch: _Watch, out: Path | None
+) -> Iterator[tuple[_Job[C], dict[str, Any]]]:
+    """One after the other, those that are there already told alone."""
+    for job in jobs:
+        watch.tell(job.name)
+        if store.find(job.settings) is not None:
+            watch.end(job.name, 0)
+            continue
+        measure = job.measure
+        with memory_advice(_advice(measure.task, measure.batch_size, out)):
+            found = run_cell(job.name, measure, job.condition, lambda done, job=job: watch.tell(job.name, done))  # type: ignore[misc]
+        yield job, found
+        watch.end(job.name, measure.n)
+
+
+def _run_away(
+    jobs: Sequence[_Job[C]], form: Form[C], watch: _Watch
+) -> Iterator[tuple[_Job[C], dict[str, Any] | Failed]]:
+    """As they end."""
+    watch.cells_done = watch.cells - len(jobs)
+    asked = [_remote(job.measure).job("run", job.name, [job.condition], form.cost(job.condition)) for job in jobs]
+    for end in _remote(jobs[0].measure).workers.run(asked, watch.count) if jobs else ():
+        job = jobs[end.number]
+        yield job, end.result if isinstance(end, Done) else end
+        watch.end(job.name, job.measure.n)
+
+
+def _remote(measure: Measure[C]) -> Remote[C]:
+    assert isinstance(measure, Remote)
+    return measure
+
+
+def _tell_failed(failed: Sequence[str], cells: int, out: Path | None) -> None:
+    """Raise `UserError` where no cell is left, else warn."""
+    again = "" if out is None else "; --resume (in Python resume=True) runs them again"
+    told = f"{len(failed)} of {cells} cells failed, the first is {failed[0]}{again}"
+    if len(failed) == cells:
+        raise UserError(told)
+    warnings.warn(FailedCellsWarning(told), stacklevel=3)
 
 
 def _advice(task: str, size: int, out: Path | None) -> str:
@@ -160,15 +200,6 @@ def _advice(task: str, size: int, out: Path | None) -> str:
         else "and name a folder that keeps finished cells (--out); nothing was kept"
     )
     return f"memory ran out at {task} with batch size {size}: {smaller}, {kept}"
-
-
-def _check_finite(job: _Job[C], found: Mapping[str, Any]) -> None:
-    wrong = [value for name in ("numerators", "denominators") for value in found[name] if not isfinite(value)]
-    if wrong:
-        raise UserError(
-            f"{job.name}: the scores of {len(wrong)} of {job.measure.n} examples are {wrong[0]}, no number; compute in "
-            "a wider dtype, float32 for example"
-        )
 
 
 @dataclass(kw_only=True)
@@ -182,9 +213,13 @@ class _Watch:
     cells_done: int = 0
     examples_before: int = 0
     """Of the cells that were run."""
+    workers: int | None = None
+    last: str = ""
+    """The cell that was told last."""
 
     def tell(self, cell: str, done: int = 0) -> None:
         """So many examples of this cell are done."""
+        self.last = cell
         if self.observer is None:
             return
         examples = self.examples_before + done
@@ -198,8 +233,15 @@ class _Watch:
                 examples_done=examples,
                 examples=self.examples,
                 seconds_left=left,
+                workers=self.workers,
             )
         )
+
+    def count(self, workers: int) -> None:
+        """So many workers are there."""
+        if workers != self.workers:
+            self.workers = workers
+            self.tell(self.last)
 
     def end(self, cell: str, examples: int) -> None:
         """A cell has ended, of which so many examples were run."""

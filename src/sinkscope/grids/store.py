@@ -4,7 +4,8 @@ Every line names everything that decided its numbers, so a cell is taken up agai
 Of the versions those parts count that change numbers (`sinkscope.versions`), or none where the user asks for that.
 The weights are among them, as a digest: a folder with a model may have been written anew. The batch size decides
 nothing and stands beside them. A grid may grow: what is there already stays and is not run again. A last line that was
-cut short is run again, and left out by whoever reads alone.
+cut short is run again, and left out by whoever reads alone. Cells that failed stand in a file of their own, with the
+reason, until they are run again.
 """
 
 from __future__ import annotations
@@ -12,19 +13,21 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic
 
 from sinkscope.errors import UserError
-from sinkscope.files import parse_json, read_regular
+from sinkscope.files import parse_json, read_regular, write_whole
 from sinkscope.grids.cell import C, Cell, cell_of, numbered, without_seeds
 from sinkscope.trace.lock import LOCK, WriterLock
 from sinkscope.versions import check_versions, deciding
 
 NAME = "cells.jsonl"
+FAILED = "failed.jsonl"
+"""Cells that could not be measured: settings, reason and tries, one a line. Nothing but a person reads it."""
 _BEGINNING = b'{"settings": '
 """Of every line."""
 Kept = tuple[dict[str, Any], dict[str, Any]]
@@ -37,7 +40,7 @@ class Form(Generic[C]):
 
     kind: as every cell states it. what: in words, "an ablation". command: that writes such folders. condition: from the
     JSON of one; raises `KeyError`, `TypeError`, `AttributeError`, `ValueError` or `UserError` for what is none. check:
-    of a cell's stats and measure; raises the same.
+    of a cell's stats and measure; raises the same. cost: how long a condition takes beside others.
     """
 
     kind: str
@@ -45,6 +48,7 @@ class Form(Generic[C]):
     command: str
     condition: Callable[[Mapping[str, Any]], C]
     check: Callable[[Cell[C]], None] = lambda _: None
+    cost: Callable[[C], float] = lambda _: 1.0
 
     def cell(self, settings: dict[str, Any], measured: dict[str, Any]) -> Cell[C]:
         """The cell of one line."""
@@ -94,18 +98,52 @@ class CellStore(Generic[C]):
     def add(self, settings: dict[str, Any], measured: dict[str, Any]) -> None:
         """Keep a cell. Raises `UserError` where the disk does not take it."""
         self._cells[self._key(settings)] = (settings, measured)
+        if self._file is not None:
+            _append(self._file, {"settings": settings, "measured": measured})
+
+    def fail(self, settings: dict[str, Any], reason: str, tries: int) -> None:
+        """Note that a cell could not be measured. Raises `UserError` where the disk does not take it."""
+        if self._file is not None:
+            _append(self._file.with_name(FAILED), {"settings": settings, "reason": reason, "tries": tries})
+
+    def settle(self, order: Sequence[dict[str, Any]]) -> None:
+        """Put the lines of these cells into this order, behind all others, and take failures of cells that are there by
+        now off their file. Nothing is written where nothing is to be changed, and each file is whole at any moment."""
         if self._file is None:
             return
-        line = json.dumps({"settings": settings, "measured": measured}, ensure_ascii=False)
-        try:
-            with self._file.open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
-        except OSError as error:
-            raise UserError(f"{self._file} can't be written ({error.strerror}); finished cells are kept") from error
+        place = {self._key(settings): number for number, settings in enumerate(order)}
+        lines = _lines(self._file)
+        _rewrite(self._file, lines, sorted(lines, key=lambda line: place.get(self._key_of(line), -1)))
+        lines = _lines(self._file.with_name(FAILED))
+        last = {self._key_of(line): line for line in lines}
+        _rewrite(self._file.with_name(FAILED), lines, [line for key, line in last.items() if key not in self._cells])
+
+    def _key_of(self, line: bytes) -> str:
+        return self._key(parse_json(line)["settings"])
 
     def _key(self, settings: dict[str, Any]) -> str:
         stated = {**settings, "versions": None if self._other_versions else deciding(settings.get("versions", {}))}
         return hashlib.sha256(json.dumps(stated, sort_keys=True).encode()).hexdigest()
+
+
+def _append(file: Path, told: dict[str, Any]) -> None:
+    try:
+        with file.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(told, ensure_ascii=False) + "\n")
+    except OSError as error:
+        raise UserError(f"{file} can't be written ({error.strerror}); finished cells are kept") from error
+
+
+def _lines(file: Path) -> list[bytes]:
+    """All but one that was cut short; none of a file that is not there."""
+    return _whole_lines(read_regular(file)).splitlines() if file.exists() else []
+
+
+def _rewrite(file: Path, before: Sequence[bytes], after: Sequence[bytes]) -> None:
+    if not after and before:
+        file.unlink()
+    elif list(after) != list(before):
+        write_whole(file, [line + b"\n" for line in after])
 
 
 @contextmanager
@@ -119,7 +157,7 @@ def open_cells(
         return
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; name a folder")
-    there = (folder / NAME).exists()
+    there = (folder / NAME).exists() or (folder / FAILED).exists()
     if there and not resume:
         raise UserError(
             f"{folder} holds cells already; go on with them (--resume; in Python resume=True) or name another folder"

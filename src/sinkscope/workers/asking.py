@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from pathlib import Path
 
 from sinkscope.errors import UserError
 from sinkscope.workers.jobs import Crew, Done, Failed, Job, Staff, run_jobs
@@ -29,14 +28,13 @@ class Asked:
 
     on: "ray", a cluster of this machine's own that ends with the work; "auto", the running one that Ray finds here;
     "ray://HOST:PORT", one elsewhere. workers: at once; None for as many as there are GPUs, or CPUs where there are
-    none. gpus_per_worker: 0.5 lets two share one; None for 1 where there are any. plugins: Python files that every
-    worker runs first, which must be at the same place there. Raises `UserError` for what none of these is.
+    none. gpus_per_worker: 0.5 lets two share one; None for 1 where there are any. Raises `UserError` for what none of
+    these is, and where Ray is not installed.
     """
 
     on: str = "ray"
     workers: int | None = None
     gpus_per_worker: float | None = None
-    plugins: Sequence[Path] = ()
 
     def __post_init__(self) -> None:
         if self.on not in ("ray", "auto") and not _ADDRESS.fullmatch(self.on):

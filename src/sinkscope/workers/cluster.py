@@ -24,7 +24,9 @@ import ray
 from ray._private import worker
 from ray.exceptions import OutOfMemoryError, RayActorError, RayError
 
+from sinkscope.discovery import loaded_plugins
 from sinkscope.errors import UserError, refusing, shortened
+from sinkscope.versions import versions_now
 from sinkscope.workers.asking import Asked
 from sinkscope.workers.holding import Holder
 from sinkscope.workers.jobs import Event, Job
@@ -51,7 +53,7 @@ def ray_crew(asked: Asked) -> Iterator[RayCrew]:
                 f"{count} workers of {gpus:g} GPUs each (--workers, --gpus-per-worker) do not fit on this machine, "
                 f"which has {there:g}; ask for less, or for another cluster (--on auto, --on ray://HOST:PORT)"
             )
-        crew = RayCrew(most=count, holder=_holder(asked, cpus or 1.0, gpus))
+        crew = RayCrew(most=count, holder=_holder(cpus or 1.0, gpus))
         try:
             yield crew
         finally:
@@ -101,13 +103,13 @@ def _drop(*_: object, **__: object) -> None:
     """Print nothing."""
 
 
-def _holder(asked: Asked, cpus: float, gpus: float) -> Any:
+def _holder(cpus: float, gpus: float) -> Any:
     """What starts an actor, when called."""
     threads = min(max(1, int(cpus)), int(os.environ.get("OMP_NUM_THREADS", "0")) or max(1, int(cpus)))
     paths = [path for path in sys.path if path]
-    plugins = [str(file.resolve()) for file in asked.plugins]
+    plugins = [str(file) for file in loaded_plugins()]
     kind = ray.remote(num_cpus=cpus, num_gpus=gpus, max_restarts=0, max_task_retries=0)(Holder)
-    return lambda: kind.remote(str(Path.cwd()), threads, paths, plugins)
+    return lambda: kind.remote(str(Path.cwd()), threads, paths, plugins, versions_now())
 
 
 @dataclass
@@ -152,6 +154,8 @@ class RayCrew:
             return Event(worker, "started")
         if "reason" in told:
             return Event(worker, "raised", reason=told["reason"])
+        for kind, text in told["cautions"]:
+            warnings.warn(kind(text), stacklevel=2)
         return Event(worker, "done", result=told["result"], seconds=told["seconds"])
 
     def _died(self, worker: int, reason: str) -> Event:

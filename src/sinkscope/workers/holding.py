@@ -7,13 +7,15 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from sinkscope.discovery import load_plugin
-from sinkscope.errors import UserError, refusing
+from sinkscope.errors import Caution, UserError, refusing
+from sinkscope.versions import deciding, versions_now
 from sinkscope.workers.jobs import Job
 
 Do = Callable[[dict[str, Any]], Any]
@@ -24,10 +26,12 @@ class Holder:
     """One worker. Whatever a job raises comes back as words; memory that ran out is its death, for what is left of the
     memory may be in pieces."""
 
-    def __init__(self, folder: str, threads: int, paths: Sequence[str], plugins: Sequence[str]) -> None:
+    def __init__(
+        self, folder: str, threads: int, paths: Sequence[str], plugins: Sequence[str], versions: Mapping[str, str]
+    ) -> None:
         """folder: the working directory. threads: of torch, so that workers of one machine do not crowd its CPUs.
-        paths: from which the asking process imports."""
-        self._threads, self._holds = threads, ""
+        paths, versions: from which the asking process imports, and of its packages."""
+        self._threads, self._holds, self._versions = threads, "", versions
         self._do: Do | None = None
         self._folder, self._paths, self._plugins = folder, paths, plugins
 
@@ -37,6 +41,10 @@ class Holder:
             with refusing(f"a worker on {socket.gethostname()} can't start"):
                 os.chdir(self._folder)
                 sys.path += [one for one in self._paths if one not in sys.path]
+                if deciding(versions_now()) != deciding(self._versions):
+                    raise UserError(
+                        f"it has {versions_now()}, here are {dict(self._versions)}, which make other numbers"
+                    )
                 import torch
 
                 torch.set_num_threads(self._threads)
@@ -47,14 +55,18 @@ class Holder:
         return {"result": {"pid": os.getpid(), "host": socket.gethostname()}}
 
     def do(self, job: Job) -> dict[str, Any]:
-        """`result` and `seconds`, or the `reason` that there is none; `died` where this worker is of no more use."""
+        """`result`, `seconds` and `cautions`, or the `reason` that there is none; `died` where this worker is of no
+        more use."""
         try:
-            with refusing(job.name or "a job"):
+            with refusing(job.name or "a job"), warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always", Caution)
                 if job.holding != self._holds:
                     self._open(job)
                 start = time.perf_counter()
                 assert self._do is not None
-                return {"result": self._do(dict(job.settings)), "seconds": time.perf_counter() - start}
+                result = self._do(dict(job.settings))
+                cautions = [(one.category, str(one.message)) for one in said if issubclass(one.category, Caution)]
+                return {"result": result, "seconds": time.perf_counter() - start, "cautions": cautions}
         except UserError as error:
             return {"reason": str(error)}
         except (MemoryError, RuntimeError) as error:  # the second is one of memory too, `refusing` lets no other by

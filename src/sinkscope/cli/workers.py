@@ -1,0 +1,52 @@
+"""Options that say where a grid's cells are run: here, or by Ray's workers on this machine or many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import typer
+
+from sinkscope.cli.groups import OptionGroup, given_options
+from sinkscope.cli.options import MOST
+from sinkscope.errors import UserError
+
+if TYPE_CHECKING:
+    from sinkscope.workers import Workers
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerOptions(OptionGroup):
+    """Who does the work."""
+
+    panel: ClassVar[str] = "Where it is run"
+
+    on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHERE", help="Ray's workers: ray (this machine), auto (a running cluster), ray://HOST:PORT."
+        ),
+    ] = None
+    workers: Annotated[
+        int | None, typer.Option(min=1, max=MOST, help="Workers at once; one a GPU, or a CPU, if left out.")
+    ] = None
+    gpus_per_worker: Annotated[
+        float | None, typer.Option(min=0, help="GPUs of a worker, 0.5 for two on one; 1 where there are any.")
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.on is None and (given := given_options(self)):
+            raise UserError(f"{given[0]} is of Ray's workers: say where they are (--on ray), or leave it out")
+
+    @contextmanager
+    def opened(self) -> Iterator[Workers | None]:
+        """The workers; None where nobody asked for them."""
+        if self.on is None:
+            yield None
+            return
+        from sinkscope.workers import Asked, open_workers
+
+        with open_workers(Asked(on=self.on, workers=self.workers, gpus_per_worker=self.gpus_per_worker)) as workers:
+            yield workers
