@@ -102,7 +102,7 @@ class _Queue:
         self._waiting: dict[str, deque[int]] = {}
         self._jobs = jobs
         self._left: defaultdict[str, float] = defaultdict(float)
-        self.holds = [job.holding for job in jobs]
+        self.holds = _holdings(jobs)
         for number in sorted(range(len(jobs)), key=lambda number: -jobs[number].cost):
             self._waiting.setdefault(self.holds[number], deque()).append(number)
             self._left[self.holds[number]] += jobs[number].cost
@@ -127,6 +127,15 @@ class _Queue:
         """To be tried again before others."""
         self._waiting.setdefault(self.holds[number], deque()).appendleft(number)
         self._left[self.holds[number]] += self._jobs[number].cost
+
+
+def _holdings(jobs: Sequence[Job]) -> list[str]:
+    """Of every job. A key may hold whole texts: what many jobs share is written out once."""
+    known: dict[tuple[str, int], str] = {}
+    for job in jobs:
+        if (job.opener, id(job.key)) not in known:
+            known[job.opener, id(job.key)] = job.holding
+    return [known[job.opener, id(job.key)] for job in jobs]
 
 
 @dataclass
@@ -161,21 +170,23 @@ def run_jobs(
     """
     staff = staff or Staff()
     queue, tries, busy = _Queue(jobs), Counter[int](), 0
+    free = [name for name, one in staff.there.items() if one.started and one.job is None]
+    holders = Counter(one.holds for one in staff.there.values() if one.holds is not None)
     while queue or busy:
         while len(staff.there) < min(crew.most, len(queue) + busy):
             staff.there[crew.hire()] = _Worker()
-        holders = Counter(one.holds for one in staff.there.values() if one.holds is not None)
-        for name, one in staff.there.items():
-            if one.started and one.job is None and (taken := _assign(queue, one, holders)) is not None:
-                tries[taken] += 1
-                busy += 1
-                crew.give(name, jobs[taken])
+        while free and (taken := _assign(queue, staff.there[free[-1]], holders)) is not None:
+            tries[taken] += 1
+            busy += 1
+            crew.give(free.pop(), jobs[taken])
         for event in crew.wait():
             one = staff.there[event.worker]
             number, one.job = one.job, None
             busy -= number is not None
-            if event.kind == "died":
-                del staff.there[event.worker]
+            if event.kind != "died":
+                free.append(event.worker)
+            else:
+                _part(staff, event.worker, free, holders)
             if event.kind == "started":
                 one.started = True
             elif number is None:  # it never began anything
@@ -190,6 +201,15 @@ def run_jobs(
                     yield end
             if observer is not None:
                 observer(staff.started)
+
+
+def _part(staff: Staff, name: int, free: list[int], holders: Counter[str]) -> None:
+    """With a worker that died."""
+    one = staff.there.pop(name)
+    if name in free:
+        free.remove(name)
+    if one.holds is not None:
+        holders[one.holds] -= 1
 
 
 def _assign(queue: _Queue, worker: _Worker, holders: Counter[str]) -> int | None:
