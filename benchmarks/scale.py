@@ -108,6 +108,14 @@ def run_sham(workers: Workers, cells: int, out: Path, **asked: Any) -> tuple[flo
     return whole, sum(cell.seconds for cell in found)
 
 
+def warm(workers: Workers, count: int, folder: Path) -> None:
+    """Until every worker has started and opened what the cells need."""
+    for run in range(100):
+        run_sham(workers, 4 * count, folder / f"warm-{count}-{run}", sleep=0.5)
+        if sum(one.holds is not None for one in workers.staff.there.values()) == count:
+            return
+
+
 @dataclass
 class Instant:
     """A crew whose workers answer at once."""
@@ -187,7 +195,7 @@ def writer(folder: Path) -> None:
 def overhead(folder: Path) -> None:
     for count in (1, 2):
         with open_workers(Asked(on="ray", workers=count)) as workers:
-            run_sham(workers, 20, folder / f"warm-{count}")  # Ray's own first calls
+            warm(workers, count, folder)
             for cells, sleep in ((200, 0.0), (30, 0.25)):
                 start = time.process_time()
                 whole, own = run_sham(workers, cells, folder / f"{sleep}-{count}", sleep=sleep)
@@ -207,7 +215,7 @@ def speed_up(folder: Path) -> None:
     grid = MaskingGrid(keys=(1,), controls=("random",), draws=4)
     for count in (1, 2):
         with open_workers(Asked(on="ray", workers=count)) as workers:
-            run_sham(workers, 20, folder / f"first-{count}")
+            warm(workers, count, folder)
             runs.setdefault("sleeping", {})[count] = run_sham(workers, 30, folder / f"asleep-{count}", sleep=0.5)[0]
             runs.setdefault("working", {})[count] = run_sham(workers, 16, folder / f"awake-{count}", rounds=rounds)[0]
             laid = lay_out(addresses_of(["chain-ar"], ["chain-writing"], grid, options, {"device": "cpu"}), workers)

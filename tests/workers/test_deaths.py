@@ -7,7 +7,7 @@ import pytest
 from sham_crew import ShamCrew
 
 from sinkscope.workers import Done, Failed, Job, run_jobs
-from sinkscope.workers.jobs import TRIES
+from sinkscope.workers.jobs import TRIES, Staff
 
 JOBS, WORKERS, MODELS = 10_000, 64, 12
 
@@ -50,3 +50,15 @@ def test_nobody_is_idle_for_long_and_models_stay_open() -> None:
     assert len(ends) == JOBS and all(isinstance(end, Done) for end in ends)
     assert crew.now < 1.03 * crew.busy / WORKERS + 20
     assert crew.opened < 3 * WORKERS, "a worker goes on with the model that it holds"
+
+
+def test_a_single_job_goes_to_whoever_holds_its_model() -> None:
+    staff, crew = Staff(), ShamCrew(most=2, random=Random(3), lifetime=1e9)
+    both = [Job("x:y", {"model": number % 2}, {}, 30.0, f"long {number}") for number in range(20)]
+    assert len(list(run_jobs(both, crew, staff))) == 20
+    held = {one.holds for one in staff.there.values()}
+    assert len(held) == 2
+    opened = crew.opened
+    for number in (0, 1, 1, 0, 0, 1):
+        assert len(list(run_jobs([Job("x:y", {"model": number}, {}, 1.0, "short")], crew, staff))) == 1
+    assert crew.opened == opened

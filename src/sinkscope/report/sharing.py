@@ -19,7 +19,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from glob import escape
 from pathlib import Path
@@ -32,7 +32,7 @@ from huggingface_hub.hf_api import RepoFile
 from sinkscope.errors import UserError, refusing
 from sinkscope.families.hub import hub_refusals
 from sinkscope.report.folders import NOT_OURS, Held, is_own, kind_of, look_into
-from sinkscope.trace.lock import WriterLock
+from sinkscope.trace.lock import LOCK, WriterLock
 
 _ADDRESS = re.compile(
     r"hf://datasets/(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>[^@\s]+?))??(/(?P<path>\w[\w.-]*(/\w[\w.-]*)*))?/?",
@@ -267,13 +267,9 @@ def _flat(facts: Mapping[str, Any], name: str = "") -> Iterator[tuple[str, str]]
 
 @contextmanager
 def _unwritten(folder: Path) -> Iterator[None]:
-    """Let nobody write into a folder meanwhile, as far as it can be written at all."""
-    try:
-        lock = WriterLock(folder)
-    except OSError:
+    """Let nobody write into a folder, or a shard in it, meanwhile, as far as they can be written at all."""
+    with ExitStack() as locks:
+        for place in [folder, *(one.parent for one in folder.glob(f"*/*/{LOCK}"))]:
+            with suppress(OSError):
+                locks.callback(WriterLock(place).release)
         yield
-        return
-    try:
-        yield
-    finally:
-        lock.release()

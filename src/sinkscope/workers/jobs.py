@@ -110,13 +110,14 @@ class _Queue:
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
 
-    def take(self, held: str | None, holders: Mapping[str, int]) -> int | None:
-        """The number of the next job for a worker. holders: how many others hold what."""
-        if held not in self._waiting:
-            shares = {one: self._left[one] / (holders.get(one, 0) + 1) for one in self._waiting}
-            held = max(shares, key=shares.__getitem__, default=None)
-        if held is None:
-            return None
+    def best(self, held: Sequence[str | None]) -> int:
+        """Which of some free workers, by what they hold, is to be given a job: one that need not open anything."""
+        return next((place for place, one in enumerate(held) if one in self._waiting), len(held) - 1)
+
+    def take(self, held: str | None, holders: Mapping[str, int]) -> int:
+        """The number of the next job for a worker; there must be one. holders: how many others hold what."""
+        if held is None or held not in self._waiting:
+            held = max(self._waiting, key=lambda one: self._left[one] / (holders.get(one, 0) + 1))
         number = self._waiting[held].popleft()
         self._left[held] -= self._jobs[number].cost
         if not self._waiting[held]:
@@ -175,10 +176,12 @@ def run_jobs(
     while queue or busy:
         while len(staff.there) < min(crew.most, len(queue) + busy):
             staff.there[crew.hire()] = _Worker()
-        while free and (taken := _assign(queue, staff.there[free[-1]], holders)) is not None:
+        while free and queue:
+            name = free.pop(queue.best([staff.there[one].holds for one in free]))
+            taken = _assign(queue, staff.there[name], holders)
             tries[taken] += 1
             busy += 1
-            crew.give(free.pop(), jobs[taken])
+            crew.give(name, jobs[taken])
         for event in crew.wait():
             one = staff.there[event.worker]
             number, one.job = one.job, None
@@ -212,16 +215,14 @@ def _part(staff: Staff, name: int, free: list[int], holders: Counter[str]) -> No
         holders[one.holds] -= 1
 
 
-def _assign(queue: _Queue, worker: _Worker, holders: Counter[str]) -> int | None:
-    """Give a worker its next job, if there is one."""
-    others = holders - Counter([worker.holds] if worker.holds is not None else [])
-    number = queue.take(worker.holds, others)
-    if number is not None:
-        if worker.holds is not None:
-            holders[worker.holds] -= 1
-        worker.job, worker.holds = number, queue.holds[number]
-        holders[worker.holds] += 1
-    return number
+def _assign(queue: _Queue, worker: _Worker, holders: Counter[str]) -> int:
+    """Give a worker its next job."""
+    if worker.holds is not None:
+        holders[worker.holds] -= 1
+    worker.job = queue.take(worker.holds, holders)
+    worker.holds = queue.holds[worker.job]
+    holders[worker.holds] += 1
+    return worker.job
 
 
 def _ended(number: int, job: Job, event: Event, tries: int) -> Done | Failed | None:
