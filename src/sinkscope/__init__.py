@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from sinkscope.errors import UserError as UserError
     from sinkscope.evaluation import Score as Score
     from sinkscope.evaluation import evaluate as evaluate
+    from sinkscope.experiments import sweep as sweep
     from sinkscope.families import Family as Family
     from sinkscope.families import Model as Model
     from sinkscope.families import describe_model as describe_model
@@ -74,6 +75,7 @@ _NAMES = {
     "decoding": ("Decoding", "Denoising", "Generation", "Renoising", "Step", "decode", "denoise", "generate"),
     "errors": ("NothingMaskedWarning", "TrainedLengthWarning", "UserError"),
     "evaluation": ("Score", "evaluate"),
+    "experiments": ("sweep",),
     "families": ("Family", "Model", "describe_model", "load_model"),
     "interventions": ("MaskSinks",),
     "report": ("show", "widget"),

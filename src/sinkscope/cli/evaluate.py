@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,12 +25,15 @@ from sinkscope.cli.options import (
     Revision,
     Seed,
     names,
-    open_model,
 )
+from sinkscope.cli.workers import WorkerOptions
+from sinkscope.errors import UserError
+from sinkscope.workers import Job
 
 if TYPE_CHECKING:
-    from sinkscope.evaluation import Score
+    from sinkscope.evaluation import Evaluation
     from sinkscope.families import Model
+    from sinkscope.workers import Workers
 
 
 def add_to(app: typer.Typer) -> None:
@@ -38,6 +43,7 @@ def add_to(app: typer.Typer) -> None:
 
 def _evaluate(
     model_name: ModelName,
+    place: WorkerOptions,
     task: Annotated[
         list[str] | None,
         typer.Option(
@@ -61,31 +67,91 @@ def _evaluate(
     """Score a model on tasks with exact answers."""
     asked = names("--task", task)
     check_names("task", asked, TASKS)  # before a model is loaded for nothing
-    from sinkscope.evaluation import find_task, plan_evaluation
-    from sinkscope.evaluation.chain_measures import learnt_chains
+    key = {
+        "name_or_folder": model_name, "dtype": dtype, "device": device, "revision": revision,
+        "mask_token_id": mask_token_id, "block_length": attention_block_length,
+    }  # fmt: skip
+    how = {"n": limit, "seed": seed, "max_example_tokens": max_example_tokens, "batch_size": batch_size}
+    if place.on is None:
+        opened = open_tasks(key)
+        plans = [opened.plan({"task": one, **how}) for one in asked or opened.own_tasks]
+        scores = []
+        with console.progress(as_json) as bar:
+            for plan in plans:
+                row = bar.add_task(plan.task.name, total=limit)
+                found = plan.run(lambda answered, row=row: bar.update(row, completed=answered))  # type: ignore[misc]
+                scores.append(found.to_dict())
+        return _report(origin(opened.model), scores, as_json)
+    with place.opened() as workers, console.progress(as_json) as bar:
+        assert workers is not None
+        [told] = _done(workers, [Job(_OPENER, key, {"do": "tell"}, name=model_name)])
+        names_asked = asked or told["own_tasks"]
+        jobs = [Job(_OPENER, key, {"do": "score", "task": one, **how}, name=one) for one in names_asked]
+        row = bar.add_task("tasks", total=len(jobs))
+        scores = _done(workers, jobs, lambda: bar.advance(row))
+    return _report(told["origin"], scores, as_json)
 
-    model = open_model(model_name, dtype, device, revision, mask_token_id, attention_block_length)
-    tasks = [find_task(name) for name in asked or (CHAIN_TASKS if learnt_chains(model) else LITTLE)]
-    plans = [
-        plan_evaluation(model, one, n=limit, seed=seed, max_example_tokens=max_example_tokens, batch_size=batch_size)
-        for one in tasks
-    ]
-    scores = []
-    with console.progress(as_json) as bar:
-        for plan in plans:
-            row = bar.add_task(plan.task.name, total=limit)
-            scores.append(plan.run(lambda answered, row=row: bar.update(row, completed=answered)))  # type: ignore[misc]
-    _report(model, scores, as_json)
+
+_OPENER = f"{__name__}:open_tasks"
 
 
-def _report(model: Model, scores: list[Score], as_json: bool) -> None:
+def _done(workers: Workers, jobs: list[Job], observer: Callable[[], None] = lambda: None) -> list[Any]:
+    """What the jobs gave, in order. Raises `UserError` for one that failed."""
+    from sinkscope.workers import Failed
+
+    found: dict[int, Any] = {}
+    for end in workers.run(jobs):
+        if isinstance(end, Failed):
+            raise UserError(f"{end.job.name}: {end.reason}")
+        found[end.number] = end.result
+        observer()
+    return [found[number] for number in range(len(jobs))]
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """A model that is asked, here or in a worker."""
+
+    model: Model
+
+    @property
+    def own_tasks(self) -> list[str]:
+        """Names of those of its own language."""
+        from sinkscope.evaluation.chain_measures import learnt_chains
+
+        return list(CHAIN_TASKS if learnt_chains(self.model) else LITTLE)
+
+    def plan(self, asked: dict[str, Any]) -> Evaluation:
+        """Examples of a task, checked."""
+        from sinkscope.evaluation import find_task, plan_evaluation
+
+        return plan_evaluation(self.model, find_task(asked["task"]), **{k: v for k, v in asked.items() if k != "task"})
+
+    def __call__(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """What a worker answers."""
+        if settings.pop("do") == "tell":
+            return {"origin": origin(self.model), "own_tasks": self.own_tasks}
+        return self.plan(settings).run().to_dict()
+
+
+def open_tasks(key: dict[str, Any]) -> _Opened:
+    """A model, loaded as `load_model` is told."""
+    from sinkscope.families import load_model
+
+    return _Opened(load_model(**key))
+
+
+def _report(where: dict[str, Any], scores: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
-        console.print_json({**origin(model), "scores": [score.to_dict() for score in scores]})
+        console.print_json({**where, "scores": scores})
         return
     columns = ["task", "score", "95 % interval", "n", "seconds"]
-    rows = [[one.task, one.score, f"{one.low:.3f} to {one.high:.3f}", one.n, one.seconds] for one in scores]
-    one = scores[0]
+    rows = [
+        [one["task"], one["score"], f"{one['low']:.3f} to {one['high']:.3f}", one["n"], one["seconds"]]
+        for one in scores
+    ]
+    name, one = where["model"]["name"], scores[0]
     title = (
-        f"{model.name}: exact answers to held-out examples, seed {one.seed}, at most {one.max_example_tokens} tokens"
+        f"{name}: exact answers to held-out examples, seed {one['seed']}, at most {one['max_example_tokens']} tokens"
     )
     console.out.print(console.table(title, columns, rows, caption="--json shows settings and wrong answers"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -15,10 +14,10 @@ from sinkscope.cli.choices import LAB_OBJECTIVES, LAB_STUDIES, check_names
 from sinkscope.cli.grids import Findings, grid_progress, print_findings, write_findings
 from sinkscope.cli.groups import OptionGroup, add_command
 from sinkscope.cli.options import Json, KeepingOptions, given_fields, names, positive, require, whole_numbers
+from sinkscope.cli.workers import WorkerOptions
 from sinkscope.errors import UserError
 
 if TYPE_CHECKING:
-    from sinkscope.lab.networks import LabNetwork
     from sinkscope.lab.recipe import LabRecipe
     from sinkscope.lab.studies import LabCell
 
@@ -82,6 +81,7 @@ def _change(text: str) -> dict[str, Any]:
 def _lab(
     lab: LabOptions,
     keeping: KeepingOptions,
+    place: WorkerOptions,
     keep_models: Annotated[
         bool, typer.Option("--keep-models", help="Also write every network into --out, as a folder that opens.")
     ] = False,
@@ -96,17 +96,17 @@ def _lab(
     from sinkscope.lab.studies import run_lab
 
     parse_device(device)
-    models = _models(keeping.out, asked) if keep_models else {}
-    with keeping.told_at_interrupt(), grid_progress(as_json) as observer:
-        measure = LabMeasure(n=lab.limit, device=device, keep=_keeper(models))
-        cells = run_lab(asked, keeping.kept(), observer, measure=measure)
+    models = _models(keeping.out, asked) if keep_models else []
+    measure = LabMeasure(n=lab.limit, device=device, keep=models[0].parent if models else None)
+    with keeping.told_at_interrupt(), place.opened() as workers, grid_progress(as_json) as observer:
+        cells = run_lab(asked, keeping.kept(), observer, measure=measure, workers=workers)
     found = _findings(cells)
     if keeping.out is not None:
         from sinkscope.lab.studies import read_lab
 
         write_findings(keeping.out, _findings(read_lab(keeping.out)))
     print_findings(found, as_json)
-    lacking = [folder for folder in models.values() if not folder.is_dir()]
+    lacking = [folder for folder in models if not folder.is_dir()]
     if lacking:
         console.say(
             f"{console.counted(len(lacking), 'network')} of cells that were taken over are not there, {lacking[0]} for "
@@ -117,34 +117,21 @@ def _lab(
         console.say_next(("figures", "--lab", keeping.out, "--out", f"{keeping.out}-figures"))
 
 
-def _models(out: Path | None, asked: list[LabRecipe]) -> dict[LabRecipe, Path]:
+def _models(out: Path | None, asked: list[LabRecipe]) -> list[Path]:
     """The folder of each recipe's network. Raises `UserError` for one that can't be written."""
-    from sinkscope.lab.exporting import check_exportable
+    from sinkscope.lab.exporting import check_exportable, folder_name
 
     if out is None:
         raise UserError("--keep-models needs --out, the folder that they are written into")
     for one in asked:
         check_exportable(one)
-    folders = {one: out / "models" / _folder(one) for one in asked}
-    for folder in folders.values():
+    folders = [out / "models" / folder_name(one) for one in asked]
+    for folder in folders:
         if len(folder.name.encode()) > _LONGEST_NAME:
             raise UserError(
                 f"{folder.name[:60]}... is too long a name for a folder; change fewer fields, or keep no models"
             )
     return folders
-
-
-def _keeper(models: dict[LabRecipe, Path]) -> Callable[[LabRecipe, LabNetwork], None] | None:
-    """What stores a trained network; None where none is to be kept."""
-    from sinkscope.lab.exporting import export
-
-    return (lambda recipe, network: export(network, recipe, models[recipe])) if models else None
-
-
-def _folder(recipe: LabRecipe) -> str:
-    """ "masked-diffusion-seed-1" where nothing else differs."""
-    changes = [f"{name}-{value}" for name, value in recipe.changes.items()]
-    return "-".join([recipe.objective, *changes, f"seed-{recipe.seed}"])
 
 
 def _findings(cells: list[LabCell]) -> Findings:

@@ -17,8 +17,9 @@ symbols, but the file is held to arrive at a capacity that no real code reaches.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -33,11 +34,14 @@ from sinkscope.experiments.pictures import (
     PictureAccuracy,
     channel_label,
     check_picture_cell,
+    measure_on,
     plain_snr,
     read_patch_condition,
     snr_label,
 )
 from sinkscope.experiments.points import PatchCell, Point, Spread, widest
+from sinkscope.families.model import parse_device
+from sinkscope.grids.away import Laid, Opened
 from sinkscope.grids.contrast import Verdict, at_places, distinct, gain, not_controlled, told_draws
 from sinkscope.grids.outcome import Difference
 from sinkscope.grids.run import Keeping, Observer, Work, run_grid
@@ -45,9 +49,11 @@ from sinkscope.grids.store import Form, read_cells
 from sinkscope.seeds import MOST_SEED
 from sinkscope.selection.budgets import check_alpha
 from sinkscope.selection.channels import Channel, find_channel
+from sinkscope.selection.data import Splits, load_images
 from sinkscope.selection.digital import find_digital
 from sinkscope.selection.link import Link, check_rate
 from sinkscope.selection.modes import find_mode
+from sinkscope.selection.saved import load_selective
 from sinkscope.selection.selectors import find_selector
 
 FORM = Form(
@@ -177,8 +183,44 @@ def compare_selectors(
     observer: Observer | None = None,
 ) -> list[PatchCell]:
     """Every cell of the grid for every model, in their order. Raises `UserError` as `run_grid` does."""
-    work = [Work(one.model, one, grid.conditions(one.trained.model.mode, one.batch_size)) for one in measures]
+    laid = [Laid(model=one.model, measure=one, told={"mode": one.trained.model.mode}) for one in measures]
+    return compare_laid(laid, grid, keeping, observer)
+
+
+def compare_laid(
+    laid: Sequence[Laid[PatchCondition]],
+    grid: PatchGrid,
+    keeping: Keeping | None = None,
+    observer: Observer | None = None,
+) -> list[PatchCell]:
+    """The same of measures that `open_pictures` lays out, here or in workers."""
+    work = [Work(one.model, one.measure, grid.conditions(one.told["mode"], one.measure.batch_size)) for one in laid]
     return run_grid(work, FORM, keeping, observer)
+
+
+def open_pictures(key: Mapping[str, Any]) -> Opened[PatchCondition]:
+    """A trained selection, `model`, on a `device`. Asked for: `data`, None for its own, `image_size`, None for that of
+    its own data, and `data_seed`; `split`, `n` and `batch_size` as in `measure_on`."""
+    trained = load_selective(key["model"])
+    trained.model.to(parse_device(key["device"]))
+
+    def lay(asked: Mapping[str, Any]) -> Laid[PatchCondition]:
+        _, rows, columns = trained.model.backbone.image_shape
+        source = asked["data"] or trained.source
+        own = source == trained.source and rows == columns
+        size = rows if asked["image_size"] is None and own else asked["image_size"]
+        part = getattr(_pictures(source, size, asked["data_seed"]), asked["split"])
+        measure = measure_on(trained, part, split=asked["split"], n=asked["n"], batch_size=asked["batch_size"])
+        told = {"mode": trained.model.mode, "source": trained.source}
+        return Laid(model=measure.model, measure=measure, told=told)
+
+    return Opened(read_patch_condition, lay)
+
+
+@lru_cache(maxsize=1)
+def _pictures(source: str, size: int | None, seed: int) -> Splits:
+    """Models of one grid share them."""
+    return load_images(source, size=size, seed=seed)
 
 
 def read_selections(folder: Path) -> list[PatchCell]:

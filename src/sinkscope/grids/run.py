@@ -94,7 +94,7 @@ def run_grid(
         for job, found in _run_away(to_run, form, watch) if away else _run_here(jobs, store, watch, keeping.out):
             if isinstance(found, Failed):
                 store.fail(job.settings, found.reason, found.tries)
-                failed.append(f"{job.name}: {found.reason}")
+                failed.append(found.reason if job.name in found.reason else f"{job.name}: {found.reason}")
             else:
                 store.add(job.settings, found)
         measured = [(job, store.find(job.settings)) for job in jobs]

@@ -25,6 +25,12 @@ def check_exportable(recipe: LabRecipe) -> None:
         )
 
 
+def folder_name(recipe: LabRecipe) -> str:
+    """ "masked-diffusion-seed-1" where nothing else differs from the default."""
+    changes = [f"{name}-{value}" for name, value in recipe.changes.items()]
+    return "-".join([recipe.objective, *changes, f"seed-{recipe.seed}"])
+
+
 def export(network: LabNetwork, recipe: LabRecipe, folder: Path) -> None:
     """Write config.json, model.safetensors, the tokenizer and the recipe; whole or not at all.
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from torch.nn.functional import cross_entropy
 
 from sinkscope.grids import Measured, Outcome
 from sinkscope.interventions.controls import EqualMass, RandomKeys, Situation
+from sinkscope.lab.exporting import export, folder_name
 from sinkscope.lab.networks import LabNetwork, LayerMaps
 from sinkscope.lab.recipe import LabRecipe
 from sinkscope.lab.training import train
@@ -91,12 +93,13 @@ def passes(recipe: LabRecipe, tokens: Tensor) -> list[WholePass]:
 class LabMeasure:
     """The held-out loss of a recipe's network above the chain's entropy, nats a token; implements `grids.Measure`.
 
-    n: held-out contexts. keep: called with what was trained, to store it.
+    n: held-out contexts. keep: the folder that trained networks are written into, each by its `folder_name`; None keeps
+    none.
     """
 
     n: int = 256
     device: str = "cpu"
-    keep: Callable[[LabRecipe, LabNetwork], None] | None = None
+    keep: Path | None = None
     better: str = "low"
     unit: str = "nats a token above the chain's entropy"
     notes: tuple[str, ...] = ()
@@ -118,7 +121,7 @@ class LabMeasure:
         """Train and measure; the observer is told the share of the training that is done, in contexts."""
         network = train(condition, device=self.device, observer=lambda done, of, _: observer(self.n * done // of))
         if self.keep is not None:
-            self.keep(condition, network)
+            export(network, condition, self.keep / folder_name(condition))
         return measure(network.cpu(), condition, self.n)
 
 

@@ -19,11 +19,21 @@ from typing import Any
 from sinkscope.errors import UserError
 from sinkscope.experiments.points import Spread
 from sinkscope.grids import Cell, Form, Keeping, Observer, Work, read_cells, run_grid
+from sinkscope.grids.away import Address, Laid, Opened, lay_out
 from sinkscope.lab.measuring import PLAIN, LabMeasure
 from sinkscope.lab.recipe import LabRecipe, lab_recipe
+from sinkscope.workers import Workers
 
 LabCell = Cell[LabRecipe]
-FORM: Form[LabRecipe] = Form("lab", "a laboratory", "sinkscope lab --out", lab_recipe)
+
+
+def _cost(recipe: LabRecipe) -> float:
+    """Tokens times weights of the layers, about."""
+    steps = recipe.steps + (recipe.adapted_steps if recipe.objective == "adapted" else 0)
+    return float(steps * recipe.rows * recipe.length * recipe.layers * recipe.width**2)
+
+
+FORM: Form[LabRecipe] = Form("lab", "a laboratory", "sinkscope lab --out", lab_recipe, cost=_cost)
 OBJECTIVES = ("next-token", "masked-diffusion", "adapted", "joint")
 Changes = Mapping[str, Any]
 
@@ -95,15 +105,28 @@ def run_lab(
     observer: Observer | None = None,
     *,
     measure: LabMeasure | None = None,
+    workers: Workers | None = None,
 ) -> list[LabCell]:
-    """Train and measure every recipe. Raises `UserError` as `run_grid` does."""
+    """Train and measure every recipe, here or by workers. Raises `UserError` as `run_grid` does."""
     of_objective: dict[str, list[LabRecipe]] = {}
     for one in asked:
         of_objective.setdefault(one.objective, []).append(one)
-    with_measure = measure or LabMeasure()
+    asked_of = measure or LabMeasure()
+    told = {"n": asked_of.n, "device": asked_of.device, "keep": None if asked_of.keep is None else str(asked_of.keep)}
+    [laid] = lay_out([Address(f"{__name__}:open_lab", {}, told)], workers)
     return run_grid(
-        [Work({"name": name}, with_measure, some) for name, some in of_objective.items()], FORM, keeping, observer
+        [Work({"name": name}, laid.measure, some) for name, some in of_objective.items()], FORM, keeping, observer
     )
+
+
+def open_lab(_: Mapping[str, Any]) -> Opened[LabRecipe]:
+    """A laboratory: nothing is loaded, networks are trained."""
+
+    def lay(asked: Mapping[str, Any]) -> Laid[LabRecipe]:
+        keep = None if asked["keep"] is None else Path(asked["keep"])
+        return Laid(model={}, measure=LabMeasure(n=asked["n"], device=asked["device"], keep=keep))
+
+    return Opened(lab_recipe, lay)
 
 
 def read_lab(folder: Path) -> list[LabCell]:

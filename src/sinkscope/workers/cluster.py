@@ -40,7 +40,7 @@ _DETAIL = re.compile(r"exit detail: (.*?)(?: Some common causes|$)", re.DOTALL)
 def ray_crew(asked: Asked) -> Iterator[RayCrew]:
     """Actors as asked for; stopped at the end. Raises `UserError` for a cluster that can't be reached or is too
     small."""
-    with _connected(asked.on):
+    with connected(asked.on):
         nodes = [dict(one["Resources"]) for one in ray.nodes() if one["Alive"]]  # type: ignore[no-untyped-call]
         gpus = asked.gpus_per_worker
         if gpus is None:
@@ -75,7 +75,7 @@ def share_of_cpus(nodes: Sequence[dict[str, float]], count: int, gpus: float) ->
 
 
 @contextmanager
-def _connected(on: str) -> Iterator[None]:
+def connected(on: str) -> Iterator[None]:
     """A connection to Ray: the process's own where it has one, which stays."""
     if ray.is_initialized():
         yield
@@ -109,7 +109,8 @@ def _holder(cpus: float, gpus: float) -> Any:
     paths = [path for path in sys.path if path]
     plugins = [str(file) for file in loaded_plugins()]
     kind = ray.remote(num_cpus=cpus, num_gpus=gpus, max_restarts=0, max_task_retries=0)(Holder)
-    return lambda: kind.remote(str(Path.cwd()), threads, paths, plugins, versions_now())
+    folder, versions = str(Path.cwd()), versions_now()
+    return lambda: kind.remote(folder, threads, paths, plugins, versions)
 
 
 @dataclass

@@ -58,7 +58,7 @@ class Holder:
         """`result`, `seconds` and `cautions`, or the `reason` that there is none; `died` where this worker is of no
         more use."""
         try:
-            with refusing(job.name or "a job"), warnings.catch_warnings(record=True) as said:
+            with refusing(f"{job.name or 'a job'} failed"), warnings.catch_warnings(record=True) as said:
                 warnings.simplefilter("always", Caution)
                 if job.holding != self._holds:
                     self._open(job)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -33,18 +33,16 @@ from sinkscope.cli.select.opening import (
     channel_from,
     check_figure,
     notes_on_default,
-    open_selective,
     read_snr,
 )
+from sinkscope.cli.workers import WorkerOptions
 from sinkscope.errors import UserError
 from sinkscope.seeds import MOST_SEED
 
 if TYPE_CHECKING:
     from sinkscope.experiments.patches import PatchGrid
-    from sinkscope.experiments.pictures import PictureAccuracy
     from sinkscope.experiments.points import PatchCell, Point
-    from sinkscope.selection.data import ImageSet
-    from sinkscope.selection.saved import Trained
+    from sinkscope.grids.away import Address, Laid
 
 _SELECTORS = ",".join(DEFAULT_SELECTORS)
 _ALPHAS, _RATES = (",".join(f"{one:g}" for one in default) for default in (ALPHAS, RATES))
@@ -140,23 +138,33 @@ class PictureOptions(DataOptions):
     limit: Annotated[int, limit_option("The first so many pictures.")] = PICTURES
     batch_size: BatchSize = PICTURES_TOGETHER
 
-    def measures(self, trained: Sequence[Trained]) -> list[PictureAccuracy]:
-        """Every model on the same pictures. Raises `UserError` for models of different data, unless some are named."""
-        sources = list(dict.fromkeys(one.source for one in trained))
+    def addresses(self, models: Sequence[str], device: str | None) -> list[Address]:
+        """Every model on the same pictures."""
+        from sinkscope.grids.away import Address
+
+        asked = {
+            "data": self.data, "image_size": self.image_size, "data_seed": self.data_seed or 0, "split": self.split,
+            "n": self.limit, "batch_size": self.batch_size,
+        }  # fmt: skip
+        return [
+            Address("sinkscope.experiments.patches:open_pictures", {"model": name, "device": device}, asked)
+            for name in models
+        ]
+
+    def check_sources(self, laid: Sequence[Laid[Any]]) -> None:
+        """Raise `UserError` for models of different data, unless some are named."""
+        sources = list(dict.fromkeys(one.told["source"] for one in laid))
         if self.data is None and len(sources) > 1:
             raise UserError(
                 f"these models were trained on {' and '.join(sources)}: say which to use, --data {sources[0]}"
             )
-        from sinkscope.experiments.pictures import measure_on
-
-        part: ImageSet = getattr(self.splits(trained[0]), self.split)
-        return [measure_on(one, part, split=self.split, n=self.limit, batch_size=self.batch_size) for one in trained]
 
 
 def _evaluate(
     sending: SendingOptions,
     pictures: PictureOptions,
     keeping: KeepingOptions,
+    place: WorkerOptions,
     models: Annotated[
         list[str] | None,
         typer.Argument(
@@ -172,19 +180,24 @@ def _evaluate(
 ) -> None:
     """Classify pictures of which only a share is sent, and compare ways to choose it. Several models are pooled."""
     check_figure(figure, overwrite=overwrite)
-    from sinkscope.experiments.patches import compare_selectors
+    from sinkscope.experiments.patches import compare_laid
+    from sinkscope.families.model import parse_device
+    from sinkscope.grids.away import lay_out
+    from sinkscope.selection.data import default_source
 
     grid = sending.grid()  # before a model is loaded for nothing
-    with keeping.told_at_interrupt():
+    if place.on is None:
+        parse_device(device)
+    with keeping.told_at_interrupt(), place.opened() as workers:
         with laying_out(as_json, "reading models and pictures"):
-            asked: list[str | None] = [*dict.fromkeys(models)] if models else [None]
-            trained = [open_selective(name, device) for name in asked]
-            if figure is not None:
-                _check_drawn_together(trained, grid)
-            measures = pictures.measures(trained)
+            asked = list(dict.fromkeys(models)) if models else [default_source()]
+            laid = lay_out(pictures.addresses(asked, device), workers)
+        pictures.check_sources(laid)
+        if figure is not None:
+            _check_drawn_together(laid, grid)
         with grid_progress(as_json) as observer:
-            rows = compare_selectors(measures, grid, keeping.kept(), observer)
-    notes = [*notes_on_default(models, pictures.data), *(note for one in measures for note in one.notes)]
+            rows = compare_laid(laid, grid, keeping.kept(), observer)
+    notes = [*notes_on_default(models, pictures.data), *(note for one in laid for note in one.measure.notes)]
     if grid.digital:
         notes.append(_AT_CAPACITY.format(" and ".join(grid.digital)))
     _report(rows, list(dict.fromkeys(notes)), keeping.out, as_json)
@@ -199,9 +212,9 @@ def _evaluate(
         console.say_next(("select", "maps", *(models or ())[:1], "--out", "maps.svg"))
 
 
-def _check_drawn_together(trained: Sequence[Trained], grid: PatchGrid) -> None:
+def _check_drawn_together(laid: Sequence[Laid[Any]], grid: PatchGrid) -> None:
     """Raise `UserError` for models whose gates keep budgets in several ways, so that no line is of all models."""
-    modes = sorted({one.model.mode for one in trained})
+    modes = sorted({one.told["mode"] for one in laid})
     if len(modes) > 1 and None in grid.modes:
         raise UserError(
             f"--figure draws all models on the same lines, and these were trained {' and '.join(modes)}: give --mode, "
