@@ -54,10 +54,10 @@ def test_nobody_is_idle_for_long_and_models_stay_open() -> None:
 
 def test_a_single_job_goes_to_whoever_holds_its_model() -> None:
     staff, crew = Staff(), ShamCrew(most=2, random=Random(3), lifetime=1e9)
-    both = [Job("x:y", {"model": number % 2}, {}, 30.0, f"long {number}") for number in range(20)]
-    assert len(list(run_jobs(both, crew, staff))) == 20
-    held = {one.holds for one in staff.there.values()}
-    assert len(held) == 2
+    for costs in ([1.0], [1e6, 1.0]):  # the second worker has to open the second model meanwhile
+        some = [Job("x:y", {"model": model}, {}, cost, f"{model} {cost}") for model, cost in enumerate(costs)]
+        assert len(list(run_jobs(some, crew, staff))) == len(some)
+    assert len({one.holds for one in staff.there.values()}) == 2
     opened = crew.opened
     for number in (0, 1, 1, 0, 0, 1):
         assert len(list(run_jobs([Job("x:y", {"model": number}, {}, 1.0, "short")], crew, staff))) == 1

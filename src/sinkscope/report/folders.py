@@ -180,7 +180,7 @@ _FIGURE_FILES = "|".join(
 _OWN = MappingProxyType(
     {
         "trace": re.compile(rf"(\w[\w.-]*/)*({re.escape(METADATA)}|{_CHUNKS})"),
-        "cells": re.compile(rf"{re.escape(cells.NAME)}|table\.(md|csv)"),
+        "cells": re.compile("|".join(map(re.escape, (cells.NAME, cells.FAILED, "table.md", "table.csv")))),
         "figures": re.compile(_FIGURE_FILES),
     }
 )
