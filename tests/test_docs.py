@@ -37,7 +37,7 @@ DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 HOW_TO_LINES, README_LINES = 60, 120
 MEASURING, EXAMPLES, SLOW = ("ablate", "compress", "evaluate"), ("--n", "--limit"), "smollm2-135m"
-WATCHING = ("info", "generate", "trace", "sinks", "norms", "figures", "report")
+WATCHING = ("info", "generate", "trace", "sinks", "norms", "figures", "report", "export")
 """Commands that take seconds: pages' examples of them are run. Of the others the options are checked."""
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]*)\)")

@@ -36,8 +36,8 @@ from sinkscope.training import KINDS
 
 LARGE = ("torch", "transformers", "xarray", "zarr", "matplotlib", "numpy")
 COMMANDS = [
-    "info", "generate", "chat", "trace", "sinks", "norms", "figures", "report", "view", "evaluate", "ablate",
-    "compress", "train", "demo", "select",
+    "info", "generate", "chat", "trace", "sinks", "norms", "figures", "report", "view", "push", "pull", "export",
+    "evaluate", "ablate", "compress", "train", "demo", "select",
     *(f"select {name}" for name in ("train", "evaluate", "maps", "control", "agree")),
 ]  # fmt: skip
 
@@ -82,7 +82,8 @@ def test_helps_and_mistakes_in_options_import_no_large_library() -> None:
         ["trace", "m", "--out", "t", "--prompt", "a", "--dtype", "int8"], ["ablate", "m", "--task", "moon"],
         ["ablate", "m", "--task", "copy", "--rule", "moon:k=3"],
         ["compress", "m", "--task", "copy", "--scorer", "moon"],
-        ["report", "./nowhere"], ["figures", "./nowhere"], ["evaluate", "m", "--n", "0"],
+        ["report", "./nowhere"], ["export", "./nowhere", "--parquet", "--out", "x.parquet"],
+        ["figures", "./nowhere"], ["evaluate", "m", "--n", "0"],
         ["ablate", "./nowhere", "--task", "copy"], ["info", "./nowhere"],
     ]  # fmt: skip
     script = (

@@ -15,9 +15,9 @@ from sham_work import OPENER
 from sinkscope.errors import FailedCellsWarning, UserError
 from sinkscope.evaluation import Examples, KeysCondition, MeasureOptions
 from sinkscope.experiments.masking import FORM, KeysCell, MaskingGrid, read_maskings
-from sinkscope.experiments.sweeping import addresses_of, run_laid
+from sinkscope.experiments.sweeping import origins_of, run_laid
 from sinkscope.grids import GridProgress, Keeping, Work, run_grid
-from sinkscope.grids.away import Address, lay_out
+from sinkscope.grids.away import Origin, lay_out
 from sinkscope.interventions import MaskSinks
 from sinkscope.workers import Asked, Workers, open_workers
 from sinkscope.workers.cluster import RayCrew, share_of_cpus
@@ -40,7 +40,7 @@ def limited(workers: Workers, most: int) -> Workers:
 
 def sweep_into(folder: Path, models: list[Path], workers: Workers | None, **keeping: Any) -> list[KeysCell]:
     options = MeasureOptions(examples=Examples(n=4, max_example_tokens=40, batch_size=3))
-    addresses = addresses_of(models, ["copy"], GRID, options, {"device": "cpu"})
+    addresses = origins_of(models, ["copy"], GRID, options, {"device": "cpu"})
     return run_laid(lay_out(addresses, workers), GRID, Keeping(out=folder, **keeping))
 
 
@@ -75,7 +75,7 @@ def test_as_many_workers_as_you_like_make_the_same_folder(
 
 def sham(workers: Workers | None, **asked: Any) -> list[Work[KeysCondition]]:
     grid = MaskingGrid(keys=tuple(range(1, 13)), controls=())
-    laid = lay_out([Address(OPENER, {"name": name}, asked) for name in ("m", "k")], workers)
+    laid = lay_out([Origin(OPENER, {"name": name}, asked) for name in ("m", "k")], workers)
     return [Work(one.model, one.measure, grid.conditions(None)) for one in laid]
 
 
@@ -134,7 +134,7 @@ def test_what_a_worker_says_comes_back_in_one_line(workers: Workers, tmp_path: P
     with pytest.raises(UserError, match="nowhere"):
         sweep_into(tmp_path, [Path("./nowhere")], workers)
     with pytest.raises(UserError, match="No module named 'not_there'"):
-        lay_out([Address("not_there:opener", {}, {})], workers)
+        lay_out([Origin("not_there:opener", {}, {})], workers)
     assert not list(tmp_path.iterdir())
 
 

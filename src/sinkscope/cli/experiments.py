@@ -260,10 +260,10 @@ def _run(
     saying: _Saying,
 ) -> None:
     """Load models, lay out measures, run a grid and say what it found."""
-    from sinkscope.experiments.sweeping import addresses_of, run_laid
+    from sinkscope.experiments.sweeping import origins_of, run_laid
     from sinkscope.grids.away import lay_out
 
-    addresses = addresses_of(model_names, measured.tasks, grid, options, opening.loading())
+    addresses = origins_of(model_names, measured.tasks, grid, options, opening.loading())
     measured.check_heeded(cached=options.cached)
     with keeping.told_at_interrupt(), place.opened() as workers:
         with laying_out(saying.as_json, f"laying out {measured.limit} examples of each task"):

@@ -26,6 +26,7 @@ from sinkscope.cli import (
     generate,
     lab,
     select,
+    sharing,
     showing,
     tables,
     trace,
@@ -75,7 +76,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _module in (generate, chat, trace, tables, showing, evaluate, experiments, training, lab, select, demo):
+for _module in (
+    generate, chat, trace, tables, showing, sharing, evaluate, experiments, training, lab, select, demo,
+):  # fmt: skip
     _module.add_to(app)
 
 

@@ -24,7 +24,7 @@ from sinkscope.evaluation.measuring import BlockCaching, MeasureOptions
 from sinkscope.experiments.eviction import EvictionGrid
 from sinkscope.experiments.masking import KeysCell, MaskingGrid
 from sinkscope.families import load_model
-from sinkscope.grids.away import Address, Laid, Serving, lay_out
+from sinkscope.grids.away import Laid, Origin, Serving, lay_out
 from sinkscope.grids.run import Keeping, Observer, Work, run_grid, stated_model
 from sinkscope.interventions.reference import Reference
 from sinkscope.workers import Asked, open_workers
@@ -59,18 +59,18 @@ def sweep(
     if on is None and (workers is not None or gpus_per_worker is not None):
         raise UserError('workers are of Ray: say where it is (on="ray"), or leave workers and gpus_per_worker out')
     place = None if on is None else Asked(on=on, workers=workers, gpus_per_worker=gpus_per_worker)
-    addresses = addresses_of(models, tasks, grid, options or MeasureOptions(), loading)
+    origins = origins_of(models, tasks, grid, options or MeasureOptions(), loading)
     with nullcontext() if place is None else open_workers(place) as there:
-        return run_laid(lay_out(addresses, there), grid, keeping, observer)
+        return run_laid(lay_out(origins, there), grid, keeping, observer)
 
 
-def addresses_of(
+def origins_of(
     models: Sequence[str | Path],
     tasks: Sequence[str],
     grid: KeysGrid,
     options: MeasureOptions,
     loading: Mapping[str, Any],
-) -> list[Address]:
+) -> list[Origin]:
     """Where every task of every model is to be had. Raises `UserError`, before any model is loaded, for an unknown task
     and options that no model could follow."""
     dropping = isinstance(grid, EvictionGrid) or grid.beside.compression is not None
@@ -84,7 +84,7 @@ def addresses_of(
     except TypeError as error:
         raise UserError(f"what a model is loaded with must be plain values, so that it can travel ({error})") from error
     return [
-        Address(_OPENER, {"model": str(model), **key}, {"task": name, "called": called, "options": asdict(options)})
+        Origin(_OPENER, {"model": str(model), **key}, {"task": name, "called": called, "options": asdict(options)})
         for model in dict.fromkeys(models)
         for name, called in distinct_measures(tasks)
     ]
@@ -102,7 +102,7 @@ def run_laid(
 
 
 def open_keys(key: Mapping[str, Any]) -> Serving[KeysCondition]:
-    """A model, and the way to its measures, from what `addresses_of` says."""
+    """A model, and the way to its measures, from what `origins_of` says."""
     model = load_model(key["model"], **key["loading"])
     stated, size = stated_model(model), float(model.network.num_parameters())
 

@@ -42,6 +42,7 @@ _PATIENCE = 20.0
 """Seconds."""
 _SHOWN = 3
 _PICKLES = "its weights are pickles, which are not read from the hub; look for a revision with safetensors"
+_TRIED = f"not a folder, not a packaged model ({', '.join(PACKAGED)}), "
 _UNREACHED: tuple[type[Any], ...] = HfHubHTTPError.__bases__
 """Errors of the transport, which is another package in other versions of the hub's library."""
 
@@ -53,7 +54,7 @@ def fetch(name: str, revision: str | None, *, weights: bool) -> Path:
     """The snapshot of a repository in the cache, its files fetched where they are not there; the folder's name is the
     commit. weights: safetensors files too. Raises `UserError` where it can't be had."""
     patterns = [*SMALL_FILES, "*.safetensors"] if weights else [*SMALL_FILES]
-    with refusing(f"{name} can't be fetched from the hub"), _refused(name, revision):
+    with refusing(f"{name} can't be fetched from the hub"), hub_refusals(name, revision):
         found = snapshot_download(name, revision=revision, allow_patterns=patterns, ignore_patterns=["*/*"])
     snapshot = Path(found)
     if not snapshot.is_dir():  # nothing there has such a name
@@ -66,7 +67,7 @@ def file_sizes(name: str, commit: str) -> dict[str, int]:
     refuses."""
     if constants.HF_HUB_OFFLINE:
         return {}
-    with refusing(f"what the hub says of {name} can't be read"), _refused(name, commit):
+    with refusing(f"what the hub says of {name} can't be read"), hub_refusals(name, commit):
         try:
             told = HfApi().model_info(name, revision=commit, files_metadata=True, timeout=_PATIENCE)
         except HfHubHTTPError:
@@ -82,7 +83,7 @@ def headers(name: str, commit: str, files: Iterable[str]) -> dict[str, Header]:
     api = HfApi()
 
     def read(file: str) -> tuple[str, Header]:
-        with refusing(f"{name}: {file} is no whole safetensors file", "tell its owner"), _refused(name, commit):
+        with refusing(f"{name}: {file} is no whole safetensors file", "tell its owner"), hub_refusals(name, commit):
             found = api.parse_safetensors_file_metadata(name, file, revision=commit, timeout=_PATIENCE)
             return file, {tensor: _checked(tensor, one.dtype, one.shape) for tensor, one in found.tensors.items()}
 
@@ -114,8 +115,8 @@ def unfit(name: str, sizes: Mapping[str, int]) -> UserError:
 
 
 @contextmanager
-def _refused(name: str, revision: str | None) -> Iterator[None]:
-    """Turn what the hub, or its library, says into one line."""
+def hub_refusals(name: str, revision: str | None, tried: str = _TRIED) -> Iterator[None]:
+    """Turn what the hub, or its library, says of a repository into one line. tried: what the name was not."""
     wanted = f" at revision {revision}" if revision else ""
     try:
         yield
@@ -124,21 +125,23 @@ def _refused(name: str, revision: str | None) -> Iterator[None]:
             f"{shortened(name)}: neither a folder here nor a possible name on the hub (owner/model)"
         ) from error
     except LocalEntryNotFoundError as error:
-        raise UserError(
-            f"{name}: not a folder, not a packaged model ({', '.join(PACKAGED)}), not whole in the cache{wanted}, "
-            "and the hub cannot be reached"
-        ) from error
+        raise UserError(f"{name}: {tried}not whole in the cache{wanted}, and the hub cannot be reached") from error
     except GatedRepoError as error:
         raise UserError(
             f"{name} is gated: accept its terms at {constants.ENDPOINT}/{name} and log in (hf auth login, or HF_TOKEN)"
         ) from error
     except RepositoryNotFoundError as error:
         raise UserError(
-            f"{name}: not a folder, not a packaged model ({', '.join(PACKAGED)}), and the hub has none of that name, "
-            "or a private one: check the name, or log in (hf auth login, or HF_TOKEN)"
+            f"{name}: {tried}{'and ' if tried else ''}the hub has none of that name, or a private "
+            "one: check the name, or log in (hf auth login, or HF_TOKEN)"
         ) from error
     except RevisionNotFoundError as error:
         raise UserError(f"{name} has no revision {revision!r} on the hub; name a branch, tag or commit") from error
     except HfHubHTTPError as error:
         first = next(filter(None, map(str.strip, str(error).splitlines())), "no reason given")
-        raise UserError(f"{name}: the hub refused it{wanted or ' at revision main'}: {first}") from error
+        login = "; log in with a token that may (hf auth login, or HF_TOKEN)" if _barred(error) else ""
+        raise UserError(f"{name}: the hub refused it{wanted or ' at revision main'}: {first}{login}") from error
+
+
+def _barred(error: HfHubHTTPError) -> bool:
+    return error.response is not None and error.response.status_code in (401, 403)

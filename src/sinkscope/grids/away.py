@@ -4,7 +4,7 @@
         model = load_model(**key)
         return Serving(read_condition, lambda asked: Laid(model=stated_model(model), measure=find_measure(...)(model)))
 
-    laid = lay_out([Address("package.module:open_keys", {"name_or_folder": "chain-ar"}, {"task": "copy"})], workers)
+    laid = lay_out([Origin("package.module:open_keys", {"name_or_folder": "chain-ar"}, {"task": "copy"})], workers)
     run_grid([Work(one.model, one.measure, conditions) for one in laid], form)
 
 The same opener serves a grid that is run here (`workers=None`): then it is called in this process. The asking process
@@ -78,7 +78,7 @@ _FACTS = ("task", "n", "better", "unit", "batch_size", "notes")
 
 
 @dataclass(frozen=True)
-class Address:
+class Origin:
     """Where a measure is to be had: see `workers.Job` for the first two. asked: what is laid out."""
 
     opener: str
@@ -95,7 +95,7 @@ class Address:
 class Remote(Generic[C]):
     """A measure that workers have laid out. Implements `grids.Measure`."""
 
-    address: Address
+    address: Origin
     workers: Workers
     task: str
     n: int
@@ -131,29 +131,29 @@ class Remote(Generic[C]):
         return end.result
 
 
-def lay_out(addresses: Sequence[Address], workers: Workers | None) -> list[Laid[Any]]:
+def lay_out(origins: Sequence[Origin], workers: Workers | None) -> list[Laid[Any]]:
     """The measures, in order: by workers, or here where there are none. Raises `UserError` for one that can't be."""
     if workers is None:
-        return _lay_out_here(addresses)
+        return _lay_out_here(origins)
     found: dict[int, dict[str, Any]] = {}
-    for end in workers.run([one.job("lay", str(one.asked.get("task", "a measure"))) for one in addresses]):
+    for end in workers.run([one.job("lay", str(one.asked.get("task", "a measure"))) for one in origins]):
         if isinstance(end, Failed):
             raise UserError(end.reason)
         found[end.number] = end.result
-    return [_remote(one, workers, **found[number]) for number, one in enumerate(addresses)]
+    return [_remote(one, workers, **found[number]) for number, one in enumerate(origins)]
 
 
-def _lay_out_here(addresses: Sequence[Address]) -> list[Laid[Any]]:
+def _lay_out_here(origins: Sequence[Origin]) -> list[Laid[Any]]:
     opened: dict[str, Any] = {}
-    for one in addresses:
+    for one in origins:
         holding = one.job("lay", "").holding
         if holding not in opened:
             opened[holding] = open_by_path(one.opener, dict(one.key))
-    return [opened[one.job("lay", "").holding].laid(one.asked) for one in addresses]
+    return [opened[one.job("lay", "").holding].laid(one.asked) for one in origins]
 
 
 def _remote(
-    address: Address, workers: Workers, *, model: Any, told: Any, size: float, notes: Sequence[str], **facts: Any
+    address: Origin, workers: Workers, *, model: Any, told: Any, size: float, notes: Sequence[str], **facts: Any
 ) -> Laid[Any]:
     measure: Remote[Any] = Remote(address=address, workers=workers, size=size, notes=tuple(notes), **facts)
     return Laid(model=model, measure=measure, told=told, size=size)

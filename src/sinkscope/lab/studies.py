@@ -19,7 +19,7 @@ from typing import Any
 from sinkscope.errors import UserError
 from sinkscope.experiments.points import Spread
 from sinkscope.grids import Cell, Form, Keeping, Observer, Work, read_cells, run_grid
-from sinkscope.grids.away import Address, Laid, Serving, lay_out
+from sinkscope.grids.away import Laid, Origin, Serving, lay_out
 from sinkscope.lab.measuring import PLAIN, LabMeasure
 from sinkscope.lab.recipe import LabRecipe, lab_recipe
 from sinkscope.workers import Workers
@@ -113,7 +113,7 @@ def run_lab(
         of_objective.setdefault(one.objective, []).append(one)
     asked_of = measure or LabMeasure()
     told = {"n": asked_of.n, "device": asked_of.device, "keep": None if asked_of.keep is None else str(asked_of.keep)}
-    [laid] = lay_out([Address(f"{__name__}:open_lab", {}, told)], workers)
+    [laid] = lay_out([Origin(f"{__name__}:open_lab", {}, told)], workers)
     return run_grid(
         [Work({"name": name}, laid.measure, some) for name, some in of_objective.items()], FORM, keeping, observer
     )

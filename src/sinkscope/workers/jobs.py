@@ -102,7 +102,7 @@ class _Queue:
         self._waiting: dict[str, deque[int]] = {}
         self._jobs = jobs
         self._left: defaultdict[str, float] = defaultdict(float)
-        self.holds = [job.holding for job in jobs]
+        self.holds = _holdings(jobs)
         for number in sorted(range(len(jobs)), key=lambda number: -jobs[number].cost):
             self._waiting.setdefault(self.holds[number], deque()).append(number)
             self._left[self.holds[number]] += jobs[number].cost
@@ -110,13 +110,14 @@ class _Queue:
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
 
-    def take(self, held: str | None, holders: Mapping[str, int]) -> int | None:
-        """The number of the next job for a worker. holders: how many others hold what."""
-        if held not in self._waiting:
-            shares = {one: self._left[one] / (holders.get(one, 0) + 1) for one in self._waiting}
-            held = max(shares, key=shares.__getitem__, default=None)
-        if held is None:
-            return None
+    def best(self, held: Sequence[str | None]) -> int:
+        """Which of some free workers, by what they hold, is to be given a job: one that need not open anything."""
+        return next((place for place, one in enumerate(held) if one in self._waiting), len(held) - 1)
+
+    def take(self, held: str | None, holders: Mapping[str, int]) -> int:
+        """The number of the next job for a worker; there must be one. holders: how many others hold what."""
+        if held is None or held not in self._waiting:
+            held = max(self._waiting, key=lambda one: self._left[one] / (holders.get(one, 0) + 1))
         number = self._waiting[held].popleft()
         self._left[held] -= self._jobs[number].cost
         if not self._waiting[held]:
@@ -127,6 +128,15 @@ class _Queue:
         """To be tried again before others."""
         self._waiting.setdefault(self.holds[number], deque()).appendleft(number)
         self._left[self.holds[number]] += self._jobs[number].cost
+
+
+def _holdings(jobs: Sequence[Job]) -> list[str]:
+    """Of every job. A key may hold whole texts: what many jobs share is written out once."""
+    known: dict[tuple[str, int], str] = {}
+    for job in jobs:
+        if (job.opener, id(job.key)) not in known:
+            known[job.opener, id(job.key)] = job.holding
+    return [known[job.opener, id(job.key)] for job in jobs]
 
 
 @dataclass
@@ -161,21 +171,25 @@ def run_jobs(
     """
     staff = staff or Staff()
     queue, tries, busy = _Queue(jobs), Counter[int](), 0
+    free = [name for name, one in staff.there.items() if one.started and one.job is None]
+    holders = Counter(one.holds for one in staff.there.values() if one.holds is not None)
     while queue or busy:
         while len(staff.there) < min(crew.most, len(queue) + busy):
             staff.there[crew.hire()] = _Worker()
-        holders = Counter(one.holds for one in staff.there.values() if one.holds is not None)
-        for name, one in staff.there.items():
-            if one.started and one.job is None and (taken := _assign(queue, one, holders)) is not None:
-                tries[taken] += 1
-                busy += 1
-                crew.give(name, jobs[taken])
+        while free and queue:
+            name = free.pop(queue.best([staff.there[one].holds for one in free]))
+            taken = _assign(queue, staff.there[name], holders)
+            tries[taken] += 1
+            busy += 1
+            crew.give(name, jobs[taken])
         for event in crew.wait():
             one = staff.there[event.worker]
             number, one.job = one.job, None
             busy -= number is not None
-            if event.kind == "died":
-                del staff.there[event.worker]
+            if event.kind != "died":
+                free.append(event.worker)
+            else:
+                _part(staff, event.worker, free, holders)
             if event.kind == "started":
                 one.started = True
             elif number is None:  # it never began anything
@@ -192,16 +206,23 @@ def run_jobs(
                 observer(staff.started)
 
 
-def _assign(queue: _Queue, worker: _Worker, holders: Counter[str]) -> int | None:
-    """Give a worker its next job, if there is one."""
-    others = holders - Counter([worker.holds] if worker.holds is not None else [])
-    number = queue.take(worker.holds, others)
-    if number is not None:
-        if worker.holds is not None:
-            holders[worker.holds] -= 1
-        worker.job, worker.holds = number, queue.holds[number]
-        holders[worker.holds] += 1
-    return number
+def _part(staff: Staff, name: int, free: list[int], holders: Counter[str]) -> None:
+    """With a worker that died."""
+    one = staff.there.pop(name)
+    if name in free:
+        free.remove(name)
+    if one.holds is not None:
+        holders[one.holds] -= 1
+
+
+def _assign(queue: _Queue, worker: _Worker, holders: Counter[str]) -> int:
+    """Give a worker its next job."""
+    if worker.holds is not None:
+        holders[worker.holds] -= 1
+    worker.job = queue.take(worker.holds, holders)
+    worker.holds = queue.holds[worker.job]
+    holders[worker.holds] += 1
+    return worker.job
 
 
 def _ended(number: int, job: Job, event: Event, tries: int) -> Done | Failed | None:

@@ -42,7 +42,7 @@ from sinkscope.seeds import MOST_SEED
 if TYPE_CHECKING:
     from sinkscope.experiments.patches import PatchGrid
     from sinkscope.experiments.points import PatchCell, Point
-    from sinkscope.grids.away import Address, Laid
+    from sinkscope.grids.away import Laid, Origin
 
 _SELECTORS = ",".join(DEFAULT_SELECTORS)
 _ALPHAS, _RATES = (",".join(f"{one:g}" for one in default) for default in (ALPHAS, RATES))
@@ -138,16 +138,16 @@ class PictureOptions(DataOptions):
     limit: Annotated[int, limit_option("The first so many pictures.")] = PICTURES
     batch_size: BatchSize = PICTURES_TOGETHER
 
-    def addresses(self, models: Sequence[str], device: str | None) -> list[Address]:
+    def origins(self, models: Sequence[str], device: str | None) -> list[Origin]:
         """Every model on the same pictures."""
-        from sinkscope.grids.away import Address
+        from sinkscope.grids.away import Origin
 
         asked = {
             "data": self.data, "image_size": self.image_size, "data_seed": self.data_seed or 0, "split": self.split,
             "n": self.limit, "batch_size": self.batch_size,
         }  # fmt: skip
         return [
-            Address("sinkscope.experiments.patches:open_pictures", {"model": name, "device": device}, asked)
+            Origin("sinkscope.experiments.patches:open_pictures", {"model": name, "device": device}, asked)
             for name in models
         ]
 
@@ -191,7 +191,7 @@ def _evaluate(
     with keeping.told_at_interrupt(), place.opened() as workers:
         with laying_out(as_json, "reading models and pictures"):
             asked = list(dict.fromkeys(models)) if models else [default_source()]
-            laid = lay_out(pictures.addresses(asked, device), workers)
+            laid = lay_out(pictures.origins(asked, device), workers)
         pictures.check_sources(laid)
         if figure is not None:
             _check_drawn_together(laid, grid)

@@ -32,6 +32,10 @@ for _table in (*counts.TABLES, *moving.TABLES, *groups.TABLES, *kinds.TABLES):
     TABLES.add(_table.name, _table)
 
 
+class NoQueriesError(UserError):
+    """The samples have no step at which the group asks."""
+
+
 @dataclass(frozen=True)
 class SinkReport:
     """What `summarise` found. `absent` gives, for every table that is not there, the reason."""
@@ -129,7 +133,7 @@ class _Running:
 
     def report(self) -> SinkReport:
         if self.samples == 0:
-            raise UserError(
+            raise NoQueriesError(
                 f"no sample has a recorded step with queries {self.group!r} ({self.skipped} looked at): "
                 "wait for the recording, or choose another group"
             )
