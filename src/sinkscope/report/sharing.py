@@ -178,7 +178,8 @@ def _own(there: Mapping[str, int], address: DatasetPlace) -> dict[str, int]:
             below.setdefault("/".join(parts[:depth]), []).append("/".join(parts[depth:]))
     ours = [folder for folder, inside in below.items() if kind_of(inside) is not None]
     tops = [one for one in ours if not any(one.startswith(f"{other}/") for other in ours)]
-    more = f"; name one of {', '.join(str(DatasetPlace(address.name, address.place(one), address.revision)) for one in tops)}"
+    named = [str(DatasetPlace(address.name, address.place(one), address.revision)) for one in tops]
+    more = f"; name one of {', '.join(named)}"
     raise UserError(f"{address} can't be pulled: {NOT_OURS}{more if tops else ''}")
 
 
