@@ -51,7 +51,7 @@ _LONG = 4096
 """From this length on common words are as common as printed; in shorter contexts 6 to 1."""
 
 
-class Told(NamedTuple):
+class RulerText(NamedTuple):
     """A context with what is hidden in it, the question and the beginning of the answer, and what is asked for."""
 
     context: str
@@ -60,10 +60,10 @@ class Told(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Kind:
+class RulerKind:
     """One task. tell: with so many pieces of hay, of a context for so many tokens. gen_length: tokens of its answer."""
 
-    tell: Callable[[Random, int, int], Told]
+    tell: Callable[[Random, int, int], RulerText]
     gen_length: int
 
 
@@ -100,7 +100,7 @@ def make_ruler(model: Model, options: MeasureOptions, name: str) -> ExactAnswers
     return lay_out_answers(model, task, drawn, options, drawn=how, notes=() if len(drawn) == asked.n else (counted,))
 
 
-def _most_pieces(model: Model, kind: Kind, name: str, length: int) -> int:
+def _most_pieces(model: Model, kind: RulerKind, name: str, length: int) -> int:
     """Pieces of hay with which an example fits. Raises `UserError` where none does."""
 
     def fits(pieces: int) -> bool:
@@ -118,7 +118,7 @@ def _most_pieces(model: Model, kind: Kind, name: str, length: int) -> int:
     return least
 
 
-def _fitting(model: Model, kind: Kind, random: Random, length: int, pieces: int) -> Example:
+def _fitting(model: Model, kind: RulerKind, random: Random, length: int, pieces: int) -> Example:
     """An example, with fewer pieces where its words take more tokens than those that were tried."""
     while True:
         told = kind.tell(random, pieces, length)
@@ -127,7 +127,7 @@ def _fitting(model: Model, kind: Kind, random: Random, length: int, pieces: int)
         pieces = max(_LEAST_HAY, pieces - max(1, pieces // 50))
 
 
-def _size(model: Model, told: Told) -> int:
+def _size(model: Model, told: RulerText) -> int:
     return len(encode_prompts(model, f"{told.context}{told.question}")[0])
 
 
@@ -180,7 +180,7 @@ def _needle(kind: str, key: str, value: str) -> str:
 def _needles(
     random: Random, pieces: int, _: int, *, hay: str, keys: int = 1, values: int = 1, asked: int = 1,
     key: str = "words", value: str = "numbers",
-) -> Told:  # fmt: skip
+) -> RulerText:  # fmt: skip
     """keys: that are hidden, each with so many values; asked: of them."""
     write_key, write = _WRITTEN[key], _WRITTEN[value]
     hidden = {write_key(random): [write(random) for _ in range(values)] for _ in range(keys)}
@@ -202,10 +202,10 @@ def _needles(
     asks = f"What {verb} {which} special magic {noun} for {query} mentioned in the provided text?"
     begins = f" The special magic {noun} for {query} mentioned in the provided text {verb}"
     wanted = [one for name in names for one in hidden[name]]
-    return Told(context + ("\n" if hay != "essays" else " ").join(lines), f"\n{asks}{begins}", wanted)
+    return RulerText(context + ("\n" if hay != "essays" else " ").join(lines), f"\n{asks}{begins}", wanted)
 
 
-def _variables(random: Random, pieces: int, _: int) -> Told:
+def _variables(random: Random, pieces: int, _: int) -> RulerText:
     names: dict[str, None] = {}
     while len(names) <= _HOPS:
         names["".join(random.choices(string.ascii_uppercase, k=5))] = None
@@ -221,10 +221,10 @@ def _variables(random: Random, pieces: int, _: int) -> Told:
         f" Answer: According to the chain(s) of variable assignment in the text above, {len(chain)} variables are "
         f"assigned the value {value}, they are:"
     )
-    return Told(head + "\n".join(lines), asks + begins, chain)
+    return RulerText(head + "\n".join(lines), asks + begins, chain)
 
 
-def _common_words(random: Random, pieces: int, length: int) -> Told:
+def _common_words(random: Random, pieces: int, length: int) -> RulerText:
     often, seldom = (30, 3) if length >= _LONG else (6, 1)
     example, _ = _word_list(random, 2 * _COMMON, 3, 1)
     listed, common = _word_list(random, _COMMON + pieces, often, seldom)
@@ -235,7 +235,7 @@ def _common_words(random: Random, pieces: int, length: int) -> Told:
     asks = "\nQuestion: What are the 10 most common words in the above list?"
     begins = " Answer: The top 10 words that appear most often in the list are:"
     shown = f"{head}{example[0]}{asks}{begins} {_numbered(example[1])}\n"
-    return Told(f"{shown}{head}{listed[0]}", asks + begins, common)
+    return RulerText(f"{shown}{head}{listed[0]}", asks + begins, common)
 
 
 def _word_list(random: Random, count: int, often: int, seldom: int) -> tuple[tuple[str, list[str]], list[str]]:
@@ -251,7 +251,7 @@ def _numbered(words: Sequence[str]) -> str:
     return " ".join(f"{number}. {word}" for number, word in enumerate(words, 1))
 
 
-def _frequent_words(random: Random, pieces: int, length: int) -> Told:
+def _frequent_words(random: Random, pieces: int, length: int) -> RulerText:
     """Coded words by Zipf's law; the most frequent is "...", which is noise."""
     coded = ["..."]
     while len(coded) < max(8, length // 50):
@@ -269,12 +269,12 @@ def _frequent_words(random: Random, pieces: int, length: int) -> Told:
         "appeared words in the above coded text?"
     )
     begins = " Answer: According to the coded text above, the three most frequently appeared words are:"
-    return Told(head + " ".join(every), asks + begins, coded[1:4])
+    return RulerText(head + " ".join(every), asks + begins, coded[1:4])
 
 
 _NEEDLE_TOKENS = 128
-KINDS: dict[str, Kind] = {
-    name: Kind(partial(_needles, **settings), _NEEDLE_TOKENS)  # type: ignore[arg-type]
+KINDS: dict[str, RulerKind] = {
+    name: RulerKind(partial(_needles, **settings), _NEEDLE_TOKENS)  # type: ignore[arg-type]
     for name, settings in {
         "single-1": {"hay": "noise"},
         "single-2": {"hay": "essays"},
@@ -286,7 +286,7 @@ KINDS: dict[str, Kind] = {
         "multiquery": {"hay": "essays", "keys": 4, "asked": 4},
     }.items()
 } | {
-    "vt": Kind(_variables, 32),
-    "cwe": Kind(_common_words, 120),
-    "fwe": Kind(_frequent_words, 52),
+    "vt": RulerKind(_variables, 32),
+    "cwe": RulerKind(_common_words, 120),
+    "fwe": RulerKind(_frequent_words, 52),
 }
