@@ -1,7 +1,8 @@
-"""The recipe for nnsight, as the page shows it, against PyTorch's own hooks. Skipped where nnsight is not installed; the
-package does not need it."""
+"""The recipe for nnsight, as the page shows it, against PyTorch's own hooks. Skipped where nnsight is not installed:
+the package does not need it."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ def test_the_pages_recipe_is_what_hooks_of_pytorch_do(tmp_path: Path) -> None:
     model, tokens, dim = made["model"], made["tokens"], made["dim"]
     first = model.network.model.layers[0]
 
-    def run(handle: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def run(hook: Callable[[], Any]) -> tuple[torch.Tensor, torch.Tensor]:
+        handle = hook()
         try:
             with torch.no_grad(), watch(model) as watched:
                 return model.network(tokens).logits, watched.received
@@ -38,11 +40,11 @@ def test_the_pages_recipe_is_what_hooks_of_pytorch_do(tmp_path: Path) -> None:
         kept[..., dim : 2 * dim] = 0
         return (kept,)
 
-    for name, handle in (
-        ("patched", first.register_forward_hook(patch)),
-        ("ablated", first.self_attn.o_proj.register_forward_pre_hook(ablate)),
+    for name, hook in (
+        ("patched", lambda: first.register_forward_hook(patch)),
+        ("ablated", lambda: first.self_attn.o_proj.register_forward_pre_hook(ablate)),
     ):
-        logits, received = run(handle)
+        logits, received = run(hook)
         torch.testing.assert_close(made[f"{name}_logits"], logits)
         torch.testing.assert_close(made[name].received, received)
         assert float((received - made["plain"].received).abs().max()) > 0.01

@@ -129,7 +129,7 @@ class View:
 
         assert self._watched is not None
         received = self._watched.received.transpose(0, 1).double().cpu().numpy()[: len(step.canvas)]
-        there = (received > 0).any((1, 2))  # (row, key): padding receives nothing, nor what was forgotten
+        there: Any = (received > 0).any((1, 2))  # (row, key): padding receives nothing, nor what was forgotten
         if self._padding is None:  # all rows take part in the first pass
             self._padding = there.argmax(1).tolist()
         values = np.where(there[:, None, None], received, np.nan)
