@@ -304,7 +304,8 @@ def open_model(
     attention_block_length: int | None = None,
 ) -> Model:
     """Load a model as the options say."""
-    from sinkscope import load_model
+    import sinkscope.attention  # noqa: F401  (registers the attention function that models are loaded with)
+    from sinkscope.families import load_model
 
     return load_model(
         name,
