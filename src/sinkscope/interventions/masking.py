@@ -120,8 +120,8 @@ class MaskSinks:
         return self.keys == 0
 
     @property
-    def cuts(self) -> bool:
-        return not self.idle
+    def changes(self) -> frozenset[str]:
+        return frozenset({"attention"})
 
     @property
     def clean_copy(self) -> bool:
