@@ -31,7 +31,7 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     return written
 
 
-def told(console_: Console, view: live.View, step: Step) -> list[str]:
+def told(console_: Console, view: live.CanvasView, step: Step) -> list[str]:
     with console_.capture() as captured:
         console_.print(view.picture(step))
     return [line.rstrip() for line in captured.get().splitlines()]
@@ -45,7 +45,7 @@ def test_a_picture_shows_tokens_masks_and_sinks(chain: Callable[[str], Model], n
     settings = Denoising(gen_length=6, block_length=3, steps=6) if name == "chain-dlm" else Decoding(max_new_tokens=4)
     ringed = 0
     with watch(model) as watched:
-        view = live.View(model, watched, None)
+        view = live.CanvasView(model, watched, None)
         steps: list[tuple[Step, list[str], torch.Tensor]] = []
 
         def look(step: Step) -> None:

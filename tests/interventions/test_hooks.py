@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sinkscope.decoding import Decoding, Denoising, Step, decode, denoise, generate
-from sinkscope.decoding.protocols import Moment
+from sinkscope.decoding.protocols import Moment, check_intervention
 from sinkscope.errors import UserError
 from sinkscope.families import Model, load_model
 from sinkscope.interventions import Hooks, MaskSinks
@@ -351,3 +351,10 @@ def test_refused(given: dict[str, Any], message: str) -> None:
     assert Hooks().idle
     assert Hooks(also=MaskSinks(0)).idle
     assert not Hooks(keep="logits").idle  # type: ignore[arg-type]
+
+
+def test_measures_that_read_texts_ask_no_hook(causal: Model) -> None:
+    hooks = Hooks(tokens=leave, also=MaskSinks(1, detect="same", first_step=0))
+    assert hooks.changes == {"tokens", "attention"}
+    with pytest.raises(UserError, match="this measure reads texts, and hooks are asked where a model writes"):
+        check_intervention(hooks, causal, fewest=5, most=5, passes=1)

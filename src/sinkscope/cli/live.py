@@ -75,7 +75,7 @@ class Speed:
         return {"tokens": self.tokens, "seconds": self.seconds, "tokens_per_second": self.rate}
 
 
-class View:
+class CanvasView:
     """What `generate` tells of each step."""
 
     def __init__(self, model: Model, watched: Watched | None, live: Display | None) -> None:
@@ -129,7 +129,7 @@ class View:
 
         assert self._watched is not None
         received = self._watched.received.transpose(0, 1).double().cpu().numpy()[: len(step.canvas)]
-        there = np.asarray((received > 0).any((1, 2)))  # (row, key): padding receives nothing, nor what was forgotten
+        there: Any = (received > 0).any((1, 2))  # (row, key): padding receives nothing, nor what was forgotten
         if self._padding is None:  # all rows take part in the first pass
             self._padding = there.argmax(1).tolist()
         values = np.where(there[:, None, None], received, np.nan)
@@ -182,12 +182,12 @@ def legend() -> Text:
 
 
 @contextmanager
-def live_view(model: Model, *, shown: bool) -> Iterator[View]:
+def live_view(model: Model, *, shown: bool) -> Iterator[CanvasView]:
     """What to give each step of a generation to. shown: draw it on standard error, if that is a terminal."""
     if not (shown and console.err.is_terminal):
-        yield View(model, None, None)
+        yield CanvasView(model, None, None)
         return
     from sinkscope.attention import watch
 
     with watch(model) as watched, Display(console=console.err, auto_refresh=False, vertical_overflow="crop") as live:
-        yield View(model, watched, live)
+        yield CanvasView(model, watched, live)

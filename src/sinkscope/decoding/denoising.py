@@ -30,7 +30,7 @@ from sinkscope.decoding.choice import SCHEDULES, Block, CommitRule, drawn_counts
 from sinkscope.decoding.filling import Filling
 from sinkscope.decoding.forward import forward_for
 from sinkscope.decoding.predicting import Predictor
-from sinkscope.decoding.protocols import BlockCompression, Intervention, Step, block_layers
+from sinkscope.decoding.protocols import BlockCompression, Intervening, Intervention, Step, block_layers
 from sinkscope.decoding.sampling import row_generators
 from sinkscope.decoding.settings import Denoising
 from sinkscope.errors import UserError
@@ -274,20 +274,21 @@ class _Denoising:
             hidden=None if self._forward.hidden is None else self._forward.hidden[:, : len(seen)],
         )
         if self._hooks is not None:
-            step = self._changed(step, before[:, :stop], 0 if self._kept is None else block.bounds[0])
+            first = 0 if self._kept is None else block.bounds[0]
+            step = _changed(step, self._hooks, filling, before[:, :stop], first)
         filling.stop(after_block=False)
         return replace(step, canvas=filling.tokens[:, :stop].clone())
 
-    def _changed(self, step: Step, before: torch.Tensor, first: int) -> Step:
-        """The step with what a hook leaves of its tokens; before: those in front of the pass, (batch, position). It may
-        change none left of the column `first`."""
-        assert self._hooks is not None
-        left = self._hooks.tokens(step, step.canvas.clone())
-        now = torch.where(step.takes_part.unsqueeze(-1), left, step.canvas)
-        self._filling.rewrite(now, first)
-        own = step.committed & (now == step.canvas)
-        return replace(
-            step,
-            committed=(now != before) & (now != self._filling.mask_id),
-            confidence=step.confidence.masked_fill(~own, torch.nan),
-        )
+
+def _changed(step: Step, hooks: Intervening, filling: Filling, before: torch.Tensor, first: int) -> Step:
+    """The step with what a hook leaves of its tokens; before: those in front of the pass, (batch, position). It may
+    change none left of the column `first`."""
+    left = hooks.tokens(step, step.canvas.clone())
+    now = torch.where(step.takes_part.unsqueeze(-1), left, step.canvas)
+    filling.rewrite(now, first)
+    own = step.committed & (now == step.canvas)
+    return replace(
+        step,
+        committed=(now != before) & (now != filling.mask_id),
+        confidence=step.confidence.masked_fill(~own, torch.nan),
+    )

@@ -170,8 +170,9 @@ class Intervention(Protocol):
         """Whether it changes nothing at all; then nothing of it is run."""
 
     @property
-    def cuts(self) -> bool:
-        """Whether it cuts keys, so that every pass tells what was taken away."""
+    def changes(self) -> frozenset[str]:
+        """What it changes, of "attention", "logits" and "tokens". Where it is attention, every pass tells what was
+        taken away."""
 
     @property
     def clean_copy(self) -> bool:
@@ -203,10 +204,14 @@ def active(intervention: _Kind | None) -> _Kind | None:
 
 
 def check_intervention(intervention: Intervention | None, model: Model, *, fewest: int, most: int, passes: int) -> None:
-    """Raise `UserError` for what is no intervention, and for one that can't be made; see `Intervention.check`."""
+    """Raise `UserError` for what is no intervention, and for one that can't be made where texts are read, by no loop;
+    see `Intervention.check`."""
     masking = active(intervention)
-    if masking is not None:
-        masking.check(model, fewest=fewest, most=most, passes=passes)
+    if masking is None:
+        return
+    if masking.changes != {"attention"}:
+        raise UserError("this measure reads texts, and hooks are asked where a model writes; take MaskSinks alone")
+    masking.check(model, fewest=fewest, most=most, passes=passes)
 
 
 def warn_if_nothing(removed: MaskingStats | None) -> None:

@@ -84,9 +84,10 @@ class Hooks:
         return self.logits is None and self.tokens is None and not self.keep and active(self.also) is None
 
     @property
-    def cuts(self) -> bool:
+    def changes(self) -> frozenset[str]:
         other = active(self.also)
-        return other is not None and other.cuts
+        own = frozenset(name for name in ("logits", "tokens") if getattr(self, name) is not None)
+        return own if other is None else own | other.changes
 
     @property
     def clean_copy(self) -> bool:

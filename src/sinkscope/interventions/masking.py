@@ -120,8 +120,8 @@ class MaskSinks:
         return self.keys == 0
 
     @property
-    def cuts(self) -> bool:
-        return not self.idle
+    def changes(self) -> frozenset[str]:
+        return frozenset({"attention"})
 
     @property
     def clean_copy(self) -> bool:
@@ -306,15 +306,8 @@ class Masking(Intervening):
             keys=self._selection.cut,
             queries=self._queries,
             values_only=self._plan.how != "scores",
-            instead=self._instead_of(attention.width),
+            instead=None if self._instead is None else _of_keys(self._instead[self._layer], self._end, attention.width),
         )
-
-    def _instead_of(self, keys: int) -> torch.Tensor | None:
-        """What stands in for the values of this layer's keys, (row or 1, kv_head, key or 1, dim); None: nothing."""
-        if self._instead is None:
-            return None
-        values = self._instead[self._layer]
-        return values if values.shape[2] == 1 else values[:, :, self._end - keys : self._end]
 
     def on_layer_end(self, received: torch.Tensor | None, removed: torch.Tensor | None) -> None:
         """Remember the layer's map, and count what it lost."""
@@ -384,6 +377,11 @@ def _members(groups: torch.Tensor, names: tuple[str, ...] | None) -> torch.Tenso
         return torch.ones_like(groups, dtype=torch.bool)
     atoms = sorted({LABELS.index(atom) for name in names for atom in atoms_of(name)})
     return torch.isin(groups, torch.tensor(atoms, device=groups.device))
+
+
+def _of_keys(values: torch.Tensor, end: int, keys: int) -> torch.Tensor:
+    """What stands in for the values of a layer's keys, (row or 1, kv_head, key or 1, dim), of that for all columns."""
+    return values if values.shape[2] == 1 else values[:, :, end - keys : end]
 
 
 def _total(values: torch.Tensor) -> torch.Tensor:

@@ -122,14 +122,14 @@ class Plan:
     @property
     def statistics(self) -> Statistics:
         """What is kept of each step."""
-        settings = self.run.settings
+        settings, masking = self.run.settings, self.run.masking
         asked = {name: value for name, value in vars(self.recording).items() if name != "kernel"}
         return Statistics(
             groups=RENOISED_GROUPS if self.run.model.family.renoises else GROUPS,
             unconditional=isinstance(settings, Denoising) and settings.cfg_scale > 0,
             no_key=self.run.model.shape.learned_sinks,
             noise=self.run.model.family.renoises,
-            removed=MaskingStats.names() if self.run.masking is not None and self.run.masking.cuts else (),
+            removed=MaskingStats.names() if masking is not None and "attention" in masking.changes else (),
             **asked,
         )
 
