@@ -14,10 +14,13 @@ Printed for each: size of the trace on disk, of the report, the worst relative e
 """
 
 import argparse
+import http.client
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
+from threading import Thread
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +30,7 @@ from rich.table import Table
 from sinkscope.attention import GROUPS
 from sinkscope.decoding import Decoding, Denoising
 from sinkscope.families import load_model
-from sinkscope.report.page import choose, write_report
+from sinkscope.report.page import Live, PageServer, Written, choose, read_template, write_report
 from sinkscope.trace import Counts, Statistics, TraceStore, plan_layout, record
 
 PROMPT, BLOCK = 37, 32
@@ -126,10 +129,38 @@ def main() -> None:
     Console().print(table)
 
 
+def report_of(trace: Path) -> Written:
+    """A report beside the trace."""
+    return write_report(choose([trace])[0], trace.with_suffix(".html"), overwrite=True, most_megabytes=1000)
+
+
+def served(trace: Path) -> tuple[float, float]:
+    """Milliseconds for a step of `sinkscope view`, over a connection that stays open, read anew and kept."""
+    template = read_template()
+    times: dict[str, list[float]] = {"anew": [], "kept": []}
+    with PageServer(Live(lambda: choose([trace])[0], template), template) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        wire = http.client.HTTPConnection("127.0.0.1", int(server.server_address[1]), timeout=60)
+        ask(wire, server.root)
+        for step in range(choose([trace])[0][0].trace.samples[0].steps):
+            for taken in times.values():
+                start = time.perf_counter()
+                ask(wire, f"{server.root}data/0/0/received/{step}")
+                taken.append(1000 * (time.perf_counter() - start))
+        server.shutdown()
+    return median(times["anew"]), median(times["kept"])
+
+
+def ask(wire: http.client.HTTPConnection, path: str) -> None:
+    wire.request("GET", path)
+    answer = wire.getresponse()
+    answer.read()
+    assert answer.status == 200, answer.status
+
+
 def measure(table: Table, trace: Path) -> None:
     start = time.perf_counter()
-    showings, _ = choose([trace])
-    written = write_report(showings, trace.with_suffix(".html"), overwrite=True, most_megabytes=1000)
+    written = report_of(trace)
     seconds = time.perf_counter() - start
     size = sum(file.stat().st_size for file in trace.rglob("*") if file.is_file())
     error = f"{100 * written.worst_error:.1f}"

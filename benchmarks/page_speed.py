@@ -39,7 +39,7 @@ from pathlib import Path
 from statistics import median
 from threading import Thread
 
-from page_size import twins, write_trace
+from page_size import ask, served, twins, write_trace
 from playwright.sync_api import Browser, Page, sync_playwright
 from rich.console import Console
 from rich.table import Table
@@ -117,15 +117,7 @@ def serve(trace: Path) -> tuple[float, float, int]:
     with PageServer(Live(lambda: choose([trace])[0], template), template) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         port = int(server.server_address[1])
-        wire = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        ask(wire, server.root)
         received = f"{server.root}data/0/0/received"
-        times: dict[str, list[float]] = {"anew": [], "kept": []}
-        for step in range(choose([trace])[0][0].trace.samples[0].steps):
-            for kind in times:
-                start = time.perf_counter()
-                ask(wire, f"{received}/{step}")
-                times[kind].append(1000 * (time.perf_counter() - start))
 
         def visit(_: int) -> int:
             late = 0
@@ -141,7 +133,7 @@ def serve(trace: Path) -> tuple[float, float, int]:
         with ThreadPoolExecutor(200) as visitors:
             late = sum(visitors.map(visit, range(200)))
         server.shutdown()
-    return median(times["anew"]), median(times["kept"]), late
+    return (*served(trace), late)
 
 
 def served_page(browser: Browser, trace: Path, steps: int) -> Table:
@@ -166,13 +158,6 @@ def served_page(browser: Browser, trace: Path, steps: int) -> Table:
             page.close()
         server.shutdown()
     return table
-
-
-def ask(wire: http.client.HTTPConnection, path: str) -> None:
-    wire.request("GET", path)
-    answer = wire.getresponse()
-    answer.read()
-    assert answer.status == 200, answer.status
 
 
 def main() -> None:

@@ -19,6 +19,7 @@ transformers spend much of their time between the matrix products, and gain less
 """
 
 import argparse
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
@@ -53,6 +54,24 @@ def selective(given: argparse.Namespace) -> SelectiveViT:
     return model.train(False).requires_grad_(False).to(given.device)
 
 
+def arguments(*given: str) -> argparse.Namespace:
+    """The sizes; those of the model that ships where none is given."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--depth", type=int, default=6)
+    parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--size", type=int, default=28)
+    parser.add_argument("--patch", type=int, default=4)
+    parser.add_argument("--channels", type=int, default=1)
+    parser.add_argument("--rate", type=float, default=0.25)
+    parser.add_argument("--alphas", type=float, nargs="+", default=ALPHAS)
+    parser.add_argument("--batch", type=int, nargs="+", default=BATCHES)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--runs", type=int, default=15)
+    return parser.parse_args(given)
+
+
 def turns(ways: Mapping[str, Callable[[], object]], given: argparse.Namespace) -> dict[str, list[float]]:
     """Seconds of every way, its runs one after the other."""
     device = torch.device(given.device)
@@ -67,14 +86,24 @@ def ratio(seconds: Sequence[float], to: Sequence[float]) -> str:
     return f"{median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
 
 
-def by_share(model: SelectiveViT, batch: int, given: argparse.Namespace) -> Table:
-    """One share for all pictures of a batch."""
+def timed_shares(model: SelectiveViT, batch: int, link: Link, given: argparse.Namespace) -> dict[str, list[float]]:
+    """Seconds of the whole transformer and at each share, turn by turn."""
     images = torch.rand(batch, *model.backbone.image_shape, device=given.device)
-    link = Link(find_channel("awgn"), given.rate, float("inf"))
     network = model.backbone.network
     ways: dict[str, Callable[[], object]] = {WHOLE: lambda: network(images)}
     ways |= {f"{alpha:g}": lambda alpha=alpha: model(images, alpha, link=link) for alpha in given.alphas}  # type: ignore[misc]
-    seconds = turns(ways, given)
+    return turns(ways, given)
+
+
+def awgn(given: argparse.Namespace) -> Link:
+    """A channel without noise."""
+    return Link(find_channel("awgn"), given.rate, float("inf"))
+
+
+def by_share(model: SelectiveViT, batch: int, given: argparse.Namespace) -> Table:
+    """One share for all pictures of a batch."""
+    link = awgn(given)
+    seconds = timed_shares(model, batch, link, given)
     made = Table("share kept", "ms", "over whole", "operations over whole", title=f"batch {batch}")
     for name, taken in seconds.items():
         left = 1.0 if name == WHOLE else flops(model, float(name), link).share
@@ -105,20 +134,7 @@ def packed(model: SelectiveViT, batch: int, given: argparse.Namespace) -> Table:
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--width", type=int, default=64)
-    parser.add_argument("--depth", type=int, default=6)
-    parser.add_argument("--heads", type=int, default=4)
-    parser.add_argument("--hidden", type=int, default=128)
-    parser.add_argument("--size", type=int, default=28)
-    parser.add_argument("--patch", type=int, default=4)
-    parser.add_argument("--channels", type=int, default=1)
-    parser.add_argument("--rate", type=float, default=0.25)
-    parser.add_argument("--alphas", type=float, nargs="+", default=ALPHAS)
-    parser.add_argument("--batch", type=int, nargs="+", default=BATCHES)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--runs", type=int, default=15)
-    given = parser.parse_args()
+    given = arguments(*sys.argv[1:])
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model, console = selective(given), Console(width=120)

@@ -15,6 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 # Readline puts the width of no terminal there in some of pytest's processes, and rich would take it at its import.
 os.environ.pop("COLUMNS", None)
+os.environ["SINKSCOPE_CACHE"] = "off"
 
 import sinkscope.attention  # noqa: F401  (registers the attention function that checkpoints are loaded with)
 from sinkscope.families import Model, load_model

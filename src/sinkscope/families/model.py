@@ -14,14 +14,16 @@ the network afterwards with `network.to(torch.bfloat16)`: that casts the frequen
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_model
 from torch import Tensor, nn
 from transformers import CONFIG_MAPPING, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -32,6 +34,7 @@ from sinkscope.families.base import Body, Family, Shape, shape_of
 from sinkscope.families.building import OURS, prepare, try_loaded
 from sinkscope.families.checkpoint import Checkpoint, resolve
 from sinkscope.families.stored import StoredTensor, common_dtype, float_dtype
+from sinkscope.families.unpacked import read_once
 from sinkscope.families.weights import check_report, check_values
 
 DTYPES: Mapping[str, torch.dtype] = {
@@ -218,26 +221,41 @@ def _read_network(
     if dtype is torch.float64:
         body.config._experts_implementation = "eager"  # the library's default kernel for experts has no float64
     options: dict[str, Any] = {"key_mapping": dict(body.renames)} if body.renames else {}
-    if checkpoint.gguf is not None:
-        options["gguf_file"] = checkpoint.gguf
-    elif body.native_names or checkpoint.config.get("model_type") not in CONFIG_MAPPING:
+    if checkpoint.gguf is None and (body.native_names or checkpoint.config.get("model_type") not in CONFIG_MAPPING):
         settings: Any = GenerationConfig
         # A foreign generation_config.json belongs to a foreign sampler, and is not read.
         options["generation_config"] = settings()
+    read = partial(
+        network_class.from_pretrained,
+        config=body.config,
+        dtype=dtype,
+        attn_implementation=attention,
+        ignore_mismatched_sizes=True,  # reported, and refused by check_report with their names
+        output_loading_info=True,
+        **spread,
+        **options,
+    )
     with refusing(f"{checkpoint.name}: transformers does not load it so"), _no_table():
-        network, report = network_class.from_pretrained(
-            checkpoint.folder,
-            config=body.config,
-            dtype=dtype,
-            attn_implementation=attention,
-            ignore_mismatched_sizes=True,  # reported, and refused by check_report with their names
-            output_loading_info=True,
-            **spread,
-            **options,
-        )
+        if checkpoint.gguf is None:
+            network, report = read(checkpoint.folder)
+        else:
+            network, report = read_once(checkpoint, "weights", read, _saver)
     check_report(checkpoint, body, report)
     loaded: PreTrainedModel = network
     return loaded
+
+
+def _saver(read: tuple[PreTrainedModel, object]) -> Callable[[Path], None] | None:
+    """Writes the weights; None where they are not all here in float32, and so not all that the GGUF file says."""
+    network, _ = read
+
+    def save(folder: Path) -> None:
+        folder.mkdir()
+        save_model(network, str(folder / "model.safetensors"), metadata={"format": "pt"})
+
+    weights = list(network.parameters())
+    whole = all(type(one) is torch.nn.Parameter and one.dtype is torch.float32 for one in weights)
+    return save if whole and not any(one.is_meta for one in weights) else None
 
 
 @contextmanager

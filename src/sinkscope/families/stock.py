@@ -35,6 +35,7 @@ from sinkscope.families.fields import Allowed, refuse_surprises
 from sinkscope.families.guard import library_config
 from sinkscope.families.stored import read_stored
 from sinkscope.families.tokenizers import read_stock_tokenizer
+from sinkscope.families.unpacked import read_once
 
 COMPUTED = (
     r"(^|\.)position_ids$",  # a buffer that old versions stored: 0, 1, 2, ...
@@ -141,7 +142,7 @@ def _masked_family(opened: Opened) -> Family:
 def _gguf_config(checkpoint: Checkpoint) -> PreTrainedConfig:
     tensors = read_stored(checkpoint)  # first: transformers reads a damaged file without a look at its length
     with refusing(f"{checkpoint.name}: transformers cannot read the metadata of this GGUF file"):
-        config: PreTrainedConfig = AutoConfig.from_pretrained(checkpoint.folder, gguf_file=checkpoint.gguf)
+        config: PreTrainedConfig = read_once(checkpoint, "config", AutoConfig.from_pretrained)
     stored = len({name.split(".")[1] for name in tensors if name.startswith("blk.")})
     wanted = getattr(config.get_text_config(), "num_hidden_layers", stored)
     if wanted > stored:  # transformers looks for every weight of every layer, for minutes

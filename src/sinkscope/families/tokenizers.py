@@ -29,6 +29,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 
 from sinkscope.errors import UserError, refusing
 from sinkscope.families.checkpoint import Checkpoint
+from sinkscope.families.unpacked import read_once
 
 _ANY_TOKENIZER = (
     "tokenizer.json",
@@ -111,7 +112,7 @@ def read_qwen_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase | Non
 def read_stock_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase | None:
     """Whatever transformers knows, or a SMILES vocabulary, or the tokenizer inside a GGUF file."""
     if checkpoint.gguf is not None:
-        return _read(checkpoint, AutoTokenizer.from_pretrained, gguf_file=checkpoint.gguf)
+        return _read(checkpoint, lambda _: read_once(checkpoint, "tokenizer", AutoTokenizer.from_pretrained))
     vocabulary = checkpoint.folder / "vocab.txt"
     if not _has(checkpoint, "tokenizer.json"):
         with refusing(f"{vocabulary} is no list of words", _ADVICE):

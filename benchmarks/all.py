@@ -1,0 +1,223 @@
+"""Every figure of speed that sinkscope promises: measured, beside its aim and beside what else one could take.
+
+    python benchmarks/all.py                        # half an hour at most on two idle cores
+    python benchmarks/all.py --only masked selection
+    python benchmarks/all.py --json figures.json    # for docs/make_costs.py
+
+Ratios are medians of neighbouring runs in one process (`generations.py`), of processor time on one thread, with the
+lowest and the highest beside them. `alternative` is the same figure of what a user would take instead. Exit code 1
+where a figure misses its aim.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+import capture
+import intervention
+import page_size
+import recording
+import selection
+import start
+import torch
+import training_speed
+from generations import Ratios, Way, measure, options, take_turns
+from random_models import random_dlm
+from rich.console import Console
+from rich.table import Table
+
+from sinkscope.compression import Compress
+from sinkscope.decoding import Denoising, generate
+from sinkscope.families import Model, load_model
+from sinkscope.trace import Counts
+from sinkscope.training import Recipe, find_kind
+from sinkscope.training.training import START, _prepare, _train_to
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One line of the table."""
+
+    name: str
+    value: float
+    aim: float
+    spread: str = ""
+    alternative: str = ""
+    least: bool = False
+    """Whether the aim is the least that will do, and not the most."""
+
+    @property
+    def met(self) -> bool:
+        return self.value >= self.aim if self.least else self.value <= self.aim
+
+
+def of_ratios(name: str, found: Ratios, aim: float, alternative: str = "") -> Figure:
+    return Figure(name, found.median, aim, found.spread, alternative)
+
+
+def generations(
+    ways: dict[str, Way], aims: dict[str, float], length: int, other: str | None = None, dtype: str = "float32",
+    steps: int = 2, runs: int = 5,
+) -> Iterator[Figure]:  # fmt: skip
+    """Whole generations over the first way; other: the way that a user would take instead."""
+    first = next(iter(ways))
+    chosen = {name: way for name, way in ways.items() if name in (first, other, *aims)}
+    given = options(None, chosen, [length], [dtype]).parse_args(["--steps", str(steps), "--runs", str(runs)])
+    model = random_dlm(layers=8, width=512, heads=8, hidden=1536, dtype=getattr(torch, dtype))
+    found = measure(given, model, chosen, length, 1)
+    beside = "" if other is None else f"{other}: {found[other].median:.2f}"
+    for name, aim in aims.items():
+        yield of_ratios(f"{name}, {dtype}, L {length}", found[name], aim, beside)
+
+
+def watched() -> Iterator[Figure]:
+    aims = {"watched": 1.10, "watched, by group": 1.12}
+    for length in (256, 1024, 2048):
+        yield from generations(capture.WAYS, aims, length, "eager output_attentions")
+    for length in (256, 1024):
+        yield from generations(capture.WAYS, aims, length, "eager output_attentions", "bfloat16")
+
+
+def masked() -> Iterator[Figure]:
+    aims = {"top-5": 1.12, "top-5, same step": 1.20, "top-5, clean copy": 2.1}
+    for length, runs in ((256, 5), (1024, 3)):
+        other = "top-5, additive masks and whole maps"
+        yield from generations(intervention.WAYS, aims, length, other, steps=6, runs=runs)
+
+
+def recorded() -> Iterator[Figure]:
+    ways = {"plain": generate, **recording.WAYS}
+    yield from generations(ways, {"recorded": 1.15}, 256, steps=32, runs=3)
+
+
+def caches() -> Iterator[Figure]:
+    """Block caches whose keys are dropped, over the same that keep all."""
+
+    def cached(kind: str, compression: Compress | None) -> Way:
+        def way(model: Model, prompts: torch.Tensor, given: Denoising) -> None:
+            blocks = Denoising(gen_length=given.gen_length, block_length=32, steps=32, cache=kind)
+            generate(model, prompts, blocks, compression=compression)
+
+        return way
+
+    for kind in ("prefix", "dual"):
+        name = f"{kind} cache, half of its keys"
+        ways = {"whole": cached(kind, None), name: cached(kind, Compress("key-norm", 0.5))}
+        yield from generations(ways, {name: 1.0}, 1024, runs=3)
+
+
+def selected() -> Iterator[Figure]:
+    big = {"width": 192, "hidden": 768, "depth": 12, "heads": 3, "size": 224, "patch": 16, "channels": 3}
+    for name, size, aim in (("shipped size", {}, 1.0), ("DeiT-Ti's size", big, 0.6)):
+        given = selection.arguments("--alphas", "0.3", *(f"--{key}={value}" for key, value in size.items()))
+        seconds = selection.timed_shares(selection.selective(given), 1, selection.awgn(given), given)
+        ratios = sorted(one / whole for one, whole in zip(seconds["0.3"], seconds[selection.WHOLE], strict=True))
+        spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
+        yield Figure(f"tokens selected, batch 1, share .3, {name}", median(ratios), aim, spread, "whole: 1")
+
+
+def training() -> Iterator[Figure]:
+    """Tokens a second of `train_twin`'s loop over those of the same network in a bare one."""
+    kind, steps = find_kind("twin-ar"), 4
+    recipe = Recipe(width=192, layers=6, heads=6, mlp_width=576)
+    bare = training_speed.Training(training_speed.PLAIN, kind, recipe, torch.device("cpu"))
+    with tempfile.TemporaryDirectory() as folder:
+        stepper = _prepare(kind, recipe, Path(folder), "cpu", None)
+        ways: dict[str, Callable[[], object]] = {
+            "ours": lambda: _train_to(steps, stepper, kind, recipe, START, None),
+            "bare": lambda: bare.tokens_per_second(steps),
+        }
+        found = take_turns(ways, 7)["bare"]
+    yield Figure("training, tokens/s", found.median, 0.97, found.spread, "bare loop: 1", least=True)
+
+
+def analysis() -> Iterator[Figure]:
+    """All tables of a trace whose attention takes 268 MB, and what its page takes."""
+    with tempfile.TemporaryDirectory() as folder:
+        trace = Path(folder) / "calm"
+        counts = Counts(max_steps=64, layers=32, heads=32, kv_heads=32, positions=1024)
+        page_size.write_trace(trace, "calm", counts)
+        numpy = (
+            "import zarr, numpy, sys; "
+            "from pathlib import Path; "
+            "found = zarr.open_array(next(Path(sys.argv[1]).rglob('received')), mode='r')[...]; found.max(-1)"
+        )
+        bare, bare_peak = _process("-c", numpy, str(trace))
+        imports, import_peak = _process("-c", "import torch, transformers, xarray, zarr, sinkscope.sinks")
+        tables, peak = _process("-c", start.RUN, "sinks", str(trace), "--table", "all", "--json")
+        yield Figure(
+            "sinks --table all, 268 MB, seconds over numpy's", (tables - imports) / bare, 3,
+            alternative=f"numpy's pass: {bare:.1f} s, {bare_peak:.0f} MB",
+        )  # fmt: skip
+        yield Figure("sinks --table all, memory over the sample's", (peak - import_peak) / 268, 1)
+        small = Path(folder) / "small"
+        page_size.write_trace(small, "calm", Counts(max_steps=64, layers=32, heads=32, kv_heads=32, positions=165))
+        size = page_size.report_of(small).size / 1e3 / 64
+        yield Figure("report, kB a step", size, 120, alternative=f"float32: {32 * 32 * 165 * 4 / 1e3:.0f}")
+        yield Figure("view, ms a step that is kept", page_size.served(small)[1], 5)
+
+
+def _process(*arguments: str) -> tuple[float, float]:
+    """Processor seconds of a process, and its highest resident memory in MB."""
+    child = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(child.pid, 0)
+    assert status == 0, arguments
+    return used.ru_utime + used.ru_stime, used.ru_maxrss / 1024
+
+
+def starting() -> Iterator[Figure]:
+    bare = start.seconds("-c", "import torch, transformers")
+    for line, aim in (("--help", 1), ("generate ./nowhere --prompt hello", 4)):
+        taken = median(start.seconds("-c", start.RUN, *line.split()) for _ in range(5))
+        yield Figure(f"sinkscope {line}, s", taken, aim, alternative=f"import torch, transformers: {bare:.1f}")
+
+
+def loading() -> Iterator[Figure]:
+    """A GGUF file that was read before."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["SINKSCOPE_CACHE"] = folder
+        taken = []
+        for _ in range(2):
+            before = time.process_time()
+            load_model("smollm2-135m", device="cpu")
+            taken.append(time.process_time() - before)
+    yield Figure("smollm2-135m read again, s", taken[1], 5, alternative=f"unpacked by transformers: {taken[0]:.1f}")
+
+
+FIGURES: dict[str, Callable[[], Iterator[Figure]]] = {
+    "watched": watched, "masked": masked, "recorded": recorded, "caches": caches, "selection": selected,
+    "training": training, "analysis": analysis, "start": starting, "loading": loading,
+}  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=FIGURES, default=list(FIGURES))
+    parser.add_argument("--json", type=Path, help="a file for the figures")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    found: list[Figure] = []
+    for name in given.only:
+        for figure in FIGURES[name]():
+            found.append(figure)
+            print(f"{figure.name}: {figure.value:.2f} (aim {figure.aim:g})", file=sys.stderr, flush=True)
+    table = Table("", "figure", "lowest to highest", "aim", "", "alternative")
+    for one in found:
+        aim = f"at {'least' if one.least else 'most'} {one.aim:g}"
+        table.add_row(one.name, f"{one.value:.2f}", one.spread, aim, "" if one.met else "missed", one.alternative)
+    Console(width=150).print(table)
+    if given.json is not None:
+        given.json.write_text(json.dumps([{**asdict(one), "met": one.met} for one in found], indent=1) + "\n")
+    sys.exit(not all(one.met for one in found))
+
+
+if __name__ == "__main__":
+    main()
