@@ -13,7 +13,8 @@ Set OMP_NUM_THREADS=1: one worker alone would take two threads.
 
 import argparse
 import json
-import multiprocessing
+import subprocess
+import sys
 import tempfile
 import time
 import tracemalloc
@@ -224,28 +225,27 @@ def speed_up(folder: Path) -> None:
             start = time.perf_counter()
             cells = run_laid(laid, grid)
             runs.setdefault(f"{len(cells)} cells of chain-ar", {})[count] = time.perf_counter() - start
-    start = time.perf_counter()
-    for _ in range(4):
-        work(rounds)
-    alone = (time.perf_counter() - start) / 4
-    plain = []
-    for _ in range(2):
-        processes = [multiprocessing.get_context("spawn").Process(target=_busy, args=(rounds, 4)) for _ in range(2)]
-        start = time.perf_counter()
-        for one in processes:
-            one.start()
-        for one in processes:
-            one.join()
-        plain.append(8 * alone / (time.perf_counter() - start))
+    alone, both = (median(_together(count, rounds) for _ in range(3)) for count in (1, 2))
     for name, seconds in runs.items():
         print(f"speed-up: {name}: {seconds[1]:.1f} s by one worker, {seconds[2]:.1f} by two")
         print(f"speed-up: {name}: {seconds[1] / seconds[2]:.2f}")
-    print(f"speed-up: of two plain processes that do such work: {median(plain):.2f} (their start included)")
+    print(f"speed-up: of two plain processes that do such work: {2 * alone / both:.2f}")
 
 
-def _busy(rounds: int, times: int) -> None:
-    for _ in range(times):
-        work(rounds)
+def _together(count: int, rounds: int) -> float:
+    """Seconds that as many processes take, which begin together, for the same work each."""
+    timed = f"s = time.perf_counter(); sum(range({rounds} * 2_000_000)); print(time.perf_counter() - s)"
+    script = f"import time; input(); {timed}"
+    every = [
+        subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(count)
+    ]
+    time.sleep(1)
+    for one in every:
+        assert one.stdin is not None
+        one.stdin.write("\n")
+        one.stdin.flush()
+    return max(float(one.communicate()[0]) for one in every)
 
 
 def trace(folder: Path) -> None:
