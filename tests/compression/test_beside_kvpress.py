@@ -1,0 +1,69 @@
+"""The keys that stay, against those of kvpress 0.5.5 on the same text (`tests/fixtures/kvpress/make.py`)."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import sinkscope as ss
+from sinkscope.compression import AdaKV, Budget, Compress, CompressedCache, PyramidKV, compress_prefix
+from sinkscope.compression.contents import EMPTY
+from sinkscope.compression.networks import rotation_of
+from sinkscope.families import Model
+
+FOLDER = Path(__file__).parents[1] / "fixtures" / "kvpress"
+THEIRS = json.loads((FOLDER / "kept.json").read_text(encoding="utf-8"))
+SNAPKV = "snapkv:window=16,kernel=5"
+OURS: dict[str, tuple[Any, Budget | float]] = {
+    "knorm": ("key-norm", 0.5),
+    "streaming": ("streaming:first=4", 0.5),
+    "key-diff": ("key-diff", 0.5),
+    "snapkv": (SNAPKV, 0.5),
+    "expected-attention": ("expected-attention:ahead=32,first=4", 0.5),
+    "tova": ("tova", 0.5),
+    "lagkv": ("lagkv:first=4,lag=16", 0.5),
+    "pyramidkv": (SNAPKV, PyramidKV(0.5, steepness=3, window=16)),
+    "adakv": (SNAPKV, AdaKV(0.5)),
+    "adakv-knorm": ("key-norm", AdaKV(0.5)),
+    "chunkkv": ("chunk-kv:of=key-diff,length=10", 0.5),
+    "block": ("block-wise:of=key-diff,block=16", 0.5),
+    "rerotated": ("rerotated", 0.5),
+    "rerotated-key-diff": ("rerotated:of=key-diff", 0.5),
+    "kvzip": ("kvzip", AdaKV(0.5, least=0.0)),
+}
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return ss.load_model(FOLDER, dtype="float32", device="cpu")
+
+
+def kept(model: Model, name: str) -> CompressedCache:
+    scorer, budget = OURS[name]
+    return compress_prefix(model, [THEIRS["tokens"]], Compress(scorer, budget)).kept
+
+
+def test_every_press_has_its_match() -> None:
+    assert OURS.keys() == THEIRS["kept"].keys()
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_the_same_keys_stay(name: str, model: Model) -> None:
+    for layer, theirs in zip(kept(model, name).dropping, THEIRS["kept"][name], strict=True):
+        assert layer.holding.contents is not None
+        ours = layer.holding.contents.columns_by_head()[0]
+        assert [head[head != EMPTY].tolist() for head in ours] == theirs
+
+
+@pytest.mark.parametrize("name", ["rerotated", "rerotated-key-diff"])
+def test_keys_are_rotated_to_places_without_gaps(name: str, model: Model) -> None:
+    """Theirs to 0, 1, ..., ours to the places right before the next token; both are float32."""
+    theirs, width = load_file(FOLDER / "rerotated.safetensors"), len(THEIRS["tokens"])
+    for number, layer in enumerate(kept(model, name).dropping):
+        assert layer.keys is not None
+        ranks = torch.arange(layer.keys.shape[2]).expand(layer.keys.shape[:3])
+        moved = rotation_of(model).moved(layer.keys, ranks + width - layer.keys.shape[2], ranks)
+        torch.testing.assert_close(moved[0], theirs[f"{name}.{number}"], rtol=1e-4, atol=1e-4)
