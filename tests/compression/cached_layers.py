@@ -4,8 +4,10 @@ from typing import Any
 
 import torch
 
-from sinkscope.compression import CachedLayer
+from sinkscope.compression import SCORERS, CachedLayer
 
+ANYWHERE = sorted(name for name, kind in SCORERS.items() if not (kind.rereads or kind.rerotates))
+"""Scorers that only choose, in any cache."""
 BATCH, KV_HEADS, GROUPS, KEYS, DIM, QUERIES = 2, 3, 2, 13, 8, 11
 
 
@@ -19,6 +21,10 @@ class HalfTurn:
     def averaged(self, vectors: torch.Tensor, first: torch.Tensor, count: int) -> torch.Tensor:
         del first, count
         return vectors
+
+    def moved(self, keys: torch.Tensor, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+        del old, new
+        return keys
 
 
 def made_up(dtype: torch.dtype = torch.float32, padding: int = 0, **changes: Any) -> CachedLayer:

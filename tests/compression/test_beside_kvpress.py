@@ -7,11 +7,24 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
 
 import sinkscope as ss
-from sinkscope.compression import AdaKV, Budget, Compress, CompressedCache, PyramidKV, compress_prefix
+from sinkscope.compression import (
+    AdaKV,
+    Budget,
+    Compress,
+    CompressedCache,
+    PyramidKV,
+    as_budget,
+    compress_prefix,
+    read_budget_spec,
+)
+from sinkscope.compression.budgets import read_budget
 from sinkscope.compression.contents import EMPTY
 from sinkscope.compression.networks import rotation_of
+from sinkscope.errors import UserError
 from sinkscope.families import Model
 
 FOLDER = Path(__file__).parents[1] / "fixtures" / "kvpress"
@@ -67,3 +80,43 @@ def test_keys_are_rotated_to_places_without_gaps(name: str, model: Model) -> Non
         ranks = torch.arange(layer.keys.shape[2]).expand(layer.keys.shape[:3])
         moved = rotation_of(model).moved(layer.keys, ranks + width - layer.keys.shape[2], ranks)
         torch.testing.assert_close(moved[0], theirs[f"{name}.{number}"], rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def test_what_follows_sees_distances_inside_the_cache(model: Model) -> None:
+    """Their keys and positions 60, 61, ..., against ours and the positions of the text."""
+    theirs, ids = load_file(FOLDER / "rerotated.safetensors"), torch.tensor([THEIRS["tokens"]])
+    plain, closed = DynamicCache(), DynamicCache()
+    model.network(input_ids=ids, cache=plain)
+    for number, (layer, heads) in enumerate(zip(plain.layers, THEIRS["kept"]["rerotated"], strict=True)):
+        assert isinstance(layer, DynamicLayer) and layer.values is not None
+        values = torch.stack([layer.values[0, head, kept] for head, kept in enumerate(heads)])
+        closed.update(theirs[f"rerotated.{number}"][None], values[None], number)
+    asked = torch.tensor([[7, 100, 33]])
+    expected = model.network(input_ids=asked, cache=closed).logits
+    ours = compress_prefix(model, [THEIRS["tokens"]], Compress("rerotated", 0.5)).cache(model)
+    torch.testing.assert_close(model.network(input_ids=asked, cache=ours).logits, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_refusals_say_what_to_do(model: Model) -> None:
+    with pytest.raises(UserError, match="reads a context twice before any question: use compress_prefix"):
+        ss.generate(model, [[3, 4]], ss.Decoding(max_new_tokens=1), compression=Compress("kvzip"))
+    with pytest.raises(UserError, match="use when='prompt'"):
+        Compress("kvzip", when="both", prune_after=9)
+    with pytest.raises(UserError, match="a block has keys on both sides"):
+        Compress("rerotated").for_blocks(model)
+    with pytest.raises(UserError, match="shares out a ratio or a number of tokens"):
+        AdaKV(PyramidKV())
+
+
+def test_budgets_are_read_and_written() -> None:
+    for spec, budget in (("ada-kv:0.25,least=0.5", AdaKV(0.25, 0.5)), ("pyramid-kv:64", PyramidKV(64))):
+        assert read_budget_spec(spec) == budget == read_budget(json.loads(json.dumps(budget.to_plain())))
+
+
+@pytest.mark.parametrize("budget", [PyramidKV(0.4, steepness=4, window=3), PyramidKV(0.5), PyramidKV(30, window=2)])
+@pytest.mark.parametrize("layers", [1, 2, 7])
+def test_a_pyramid_keeps_what_it_was_given_on_average(budget: PyramidKV, layers: int) -> None:
+    kept = [budget.of_layers(layers).kept(100, layer) for layer in range(layers)]
+    assert kept == sorted(kept, reverse=True)
+    assert layers == 1 or abs(sum(kept) / layers - as_budget(budget.budget).kept(100, 0)) <= 0.5

@@ -22,10 +22,10 @@ from block_caches import (
     oracle_logits,
     real_columns,
 )
+from cached_layers import ANYWHERE
 
 import sinkscope as ss
 from sinkscope.compression import (
-    SCORERS,
     Budget,
     Compress,
     PerLayerBudget,
@@ -48,7 +48,7 @@ WAYS: dict[str, Denoising] = {
     "one block": replace(BLOCKS, block_length=None, gen_length=5),
     "sampled": replace(BLOCKS, temperature=0.8, top_p=0.9, seed=3),
 }
-EVERY_SCORER = pytest.mark.parametrize(("name", "cache"), list(zip(sorted(SCORERS), cycle(["prefix", "dual"]))))
+EVERY_SCORER = pytest.mark.parametrize(("name", "cache"), list(zip(ANYWHERE, cycle(["prefix", "dual"]))))
 """Each with one kind of cache, where what is tested lies in the scorer."""
 FOLDERS = ["llada-tiny", "dream-tiny", "mmada-tiny"]
 
@@ -75,7 +75,7 @@ def lengths_of(made: PassMade) -> list[int | None]:
 
 
 @CACHES
-@pytest.mark.parametrize("name", sorted(SCORERS))
+@pytest.mark.parametrize("name", ANYWHERE)
 def test_dropping_equals_masking_for_every_scorer(
     gqa: Model, monkeypatch: pytest.MonkeyPatch, name: str, cache: str
 ) -> None:

@@ -21,7 +21,17 @@ EXACT = ("high-key-norm", "key-diff", "key-norm", "random", "streaming", "value-
 
 def small(name: str) -> Scorer:
     """A scorer whose windows fit the made-up layers."""
-    own = {"snapkv": {"window": 4, "kernel": 3}, "sparse-dllm": {"last": 5}, "expected-attention": {"first": 2}}
+    snapkv = {"window": 4, "kernel": 3}
+    own: dict[str, dict[str, Any]] = {
+        "snapkv": snapkv,
+        "sparse-dllm": {"last": 5},
+        "mask-queries": {"last": 5},
+        "expected-attention": {"first": 2},
+        "lagkv": {"first": 1, "lag": 3},
+        "chunk-kv": {"of": {"scorer": "snapkv", **snapkv}, "length": 3},
+        "block-wise": {"block": 4},
+        "kvzip": {"first": 1},
+    }
     return make_scorer(name, **own.get(name, {}))
 
 
@@ -44,7 +54,7 @@ def test_a_row_is_scored_as_if_it_were_alone(name: str) -> None:
     torch.testing.assert_close(together, scorer.importance(one_row(cached, 1)), rtol=1e-5, atol=1e-6)
 
 
-LOOKING = sorted(SCORERS.keys() - {"random", "streaming"})
+LOOKING = sorted(SCORERS.keys() - {"random", "streaming", "rerotated"})
 """Scorers that look at what a network computed."""
 
 
@@ -250,6 +260,8 @@ def test_mistakes_are_named() -> None:
         make_scorer("snapkv", kernel=4)
     with pytest.raises(UserError, match="first of scorer 'streaming' must be a whole number of at least 0, got -1"):
         make_scorer("streaming", first=-1)
+    with pytest.raises(UserError, match="goes around a scorer that protects nothing"):
+        make_scorer("chunk-kv", of=Protect("key-norm", first=1))
     with pytest.raises(UserError, match=r"window of scorer 'snapkv' must be a whole number of at least 1, got 2\.5"):
         make_scorer("snapkv", window=2.5)
 

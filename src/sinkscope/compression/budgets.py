@@ -216,9 +216,7 @@ class PyramidKV(Budget):
         return max(1, round(high - layer * (high - low) / max(1, self.layers - 1)))
 
     def to_plain(self) -> Any:
-        return {
-            "pyramid_kv": as_budget(self.budget).to_plain(), "steepness": self.steepness, "window": self.window
-        }
+        return {"pyramid_kv": as_budget(self.budget).to_plain(), "steepness": self.steepness, "window": self.window}
 
 
 def _even(budget: Budget | float | int, around: str) -> Budget:

@@ -18,6 +18,7 @@ is exact. SDAR and Fast-dLLM v2 write a block at its end, the last one too, whos
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
@@ -31,6 +32,7 @@ from sinkscope.decoding.choice import CONFIDENCE, SCHEDULES, Block, Candidates, 
 from sinkscope.decoding.filling import Filling
 from sinkscope.decoding.forward import Forward, forward_for, guided
 from sinkscope.decoding.protocols import BlockCompression, Intervention, Step, block_layers
+from sinkscope.decoding.refreshing import Canvassed, RefreshingCache
 from sinkscope.decoding.sampling import Sampler, row_generators, uniform_noise
 from sinkscope.decoding.settings import Denoising
 from sinkscope.families import Model
@@ -56,6 +58,8 @@ def _least_passes(settings: Denoising, lines: Lines) -> int | None:
     """
     if lines.grows:
         return 0
+    if settings.refreshing is not None:
+        return 1
     if settings.cache is not None:
         return 2
     return None if settings.threshold is None else 1
@@ -86,6 +90,11 @@ class _Denoising:
         self._forward = forward_for(model, self._fed_canvas, intervention, self._fed_seeds)
         self._predictor = _Predictor(model, canvas, settings, self._forward, row_generators(seeds))
         self._dropping = dropping
+        rule = settings.refreshing
+        self._refreshed = None if rule is None else RefreshingCache(model, rule, self._fed_canvas.real)
+        self._new = torch.zeros_like(self._filling.generated)
+        self._surest = torch.zeros(self._new.shape, dtype=torch.float64, device=self._new.device)
+        """(batch, position): confidence of the latest prediction."""
         padding = (~canvas.real).sum(-1).tolist()
         self._rule = CommitRule(self._schedule, settings.threshold, padding, self._lines.width)
         self._least = _least_passes(settings, self._lines)
@@ -121,7 +130,7 @@ class _Denoising:
             passes=[self._schedule.passes(*one) for one in zip(steps, masks, strict=True)],
             masks=masks,
             held_back=[0] * len(at_start),
-            cache=self._empty_cache(first, last) if self._kept is None else self._kept,
+            cache=self._refreshed or (self._empty_cache(first, last) if self._kept is None else self._kept),
         )
 
     def _empty_cache(self, start: int, stop: int) -> BlockCache | None:
@@ -176,6 +185,8 @@ class _Denoising:
         first = open_now & self._filling.at(block.bounds[0])
         only_first = before and block.step == 0 and (not self._lines.grows or bool(first.any()))
         open_now = first if only_first else self._filling.in_first_part(open_now)
+        if self._refreshed is not None:
+            open_now = self._refreshed.plan(self._canvassed(block, open_now))[: len(open_now)]
         fed = self._fed(block, open_now)
         step = self._pass(block, fed, open_now, takes_part, all_of_them=only_first)
         if self._kept is not None and (not self._parts or self._ended(block)):
@@ -184,6 +195,29 @@ class _Denoising:
         if isinstance(block.cache, BlockCache) and block.step == 1:
             block.fed = block.cache.hold()
         return step
+
+    def _canvassed(self, block: Block, open_now: torch.Tensor) -> Canvassed:
+        """The canvas before a pass; with guidance every row twice."""
+        filling, twice = self._filling, 2 if self._settings.cfg_scale > 0 else 1
+        masked = filling.generated & (filling.tokens == filling.mask_id)
+        parts = {
+            "generated": filling.generated, "masked": masked, "new": self._new, "open": open_now,
+            "confidence": self._surest,
+        }  # fmt: skip
+        return Canvassed(
+            index=self._index,
+            step=block.step,
+            block=block.bounds,
+            real=self._fed_canvas.real,
+            **{name: part.repeat(twice, 1) for name, part in parts.items()},
+        )
+
+    def _computed(self, fed: tuple[int, int]) -> torch.Tensor:
+        """Columns of each row that the pass just made computed, means over the layers."""
+        cache = self._refreshed
+        if cache is None:
+            return self._fed_canvas.real[:, slice(*fed)].sum(-1).double().view(-1, len(self._new)).sum(0)
+        return (cache.computed / len(cache.held)).view(-1, len(self._new)).sum(0)
 
     def _fed(self, block: Block, open_now: torch.Tensor) -> tuple[int, int]:
         """The columns that the next denoising pass feeds: all of the block, or with a cache of it a part that has
@@ -213,13 +247,16 @@ class _Denoising:
         seen = filling.tokens[:, : self._lines.there(fed[1] if finished else block.bounds[1])].clone()
         groups = filling.groups(block.number)[:, fed[0] : fed[1]]
         groups = groups.masked_fill(~takes_part.unsqueeze(-1), NOT_COUNTED)  # alone it would not ask
-        predictions = self._predictor.predict(filling, seen, open_now, fed, groups, block.cache, finished)
+        with nullcontext() if self._refreshed is None else self._refreshed.computing():
+            predictions = self._predictor.predict(filling, seen, open_now, fed, groups, block.cache, finished)
+        self._surest[predictions.rows, predictions.columns] = predictions.confidence.double()
         every = torch.ones_like(predictions.rows, dtype=torch.bool)
         chosen = every if all_of_them else self._rule.of(predictions, block)
         rows, columns = predictions.rows[chosen], predictions.columns[chosen]
         filling.tokens[rows, columns] = predictions.tokens[chosen]
         committed = torch.zeros_like(filling.generated)
         committed[rows, columns] = True
+        self._new = committed
         confidence = torch.full(committed.shape, torch.nan, device=seen.device)
         confidence[rows, columns] = predictions.confidence[chosen].float()
         filling.stop(after_block=False)
@@ -236,6 +273,7 @@ class _Denoising:
             confidence=confidence[:, :stop],
             groups=groups,
             takes_part=takes_part,
+            computed=self._computed(fed),
             removed=None if self._forward.removed is None else self._forward.removed.first(len(seen)),
         )
 

@@ -28,6 +28,7 @@ from sinkscope.decoding.protocols import (
     cache_for,
     prefix_of,
 )
+from sinkscope.decoding.refreshing import blocks_of
 from sinkscope.decoding.renoising import renoise_canvas
 from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.decoding.settings import Decoding, Denoising, Renoising, Settings
@@ -200,6 +201,11 @@ def _check_denoising(run: Run, settings: Denoising, encoded: Sequence[Sequence[i
             raise UserError(f"{which} holds {mask_text(model)}, which a block cache can't fill; use cache=None")
     check_token_ids(model, "suppress", settings.suppress, never=(mask,))
     check_token_ids(model, "defer", settings.defer)
+    if settings.refreshing is not None and (run.masking is not None or run.compression is not None):
+        raise UserError(
+            f"cache={settings.cache!r} computes some columns alone, beside which no keys can be masked or dropped; use "
+            "cache='dual' or 'prefix'"
+        )
     fewest = _fewest_keys(run, settings, lengths)
     masks = new + max(sum(token == mask for token in tokens) for tokens in encoded)
     most = max(_FEW_STEPS, _STEPS_A_MASK * masks)
@@ -213,7 +219,9 @@ def _check_denoising(run: Run, settings: Denoising, encoded: Sequence[Sequence[i
 
 
 def _check_whole_canvas(model: Model, settings: Denoising) -> None:
-    """Refuse what only block-causal models have."""
+    """Refuse what only block-causal models have, and layers that a cache can't compute in part."""
+    if settings.refreshing is not None:
+        blocks_of(model)
     if settings.cache == "blocks" or settings.stop is not None:
         which = "cache='blocks'" if settings.cache == "blocks" else f"stop={settings.stop!r}"
         raise UserError(
@@ -225,6 +233,8 @@ def _check_whole_canvas(model: Model, settings: Denoising) -> None:
 def _check_blockwise(model: Model, blocks: Blockwise, settings: Denoising, masks_given: bool, rows: int) -> None:
     """Refuse what a block-causal model can't do."""
     length, name = blocks.length, f"{model.name} ({model.family.name})"
+    if settings.refreshing is not None:
+        raise UserError(f"{name} is block-causal and keeps finished blocks as they are; use cache='blocks' or 'prefix'")
     if settings.block_length not in (None, length):
         raise UserError(
             f"{name} attends in blocks of {length}, block_length is {settings.block_length}; leave it out, or load the "

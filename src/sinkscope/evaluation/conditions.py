@@ -17,7 +17,17 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from sinkscope.compression import Budget, Compress, Scorer, SkipLayers, as_budget, make_scorer, read_compress
+from sinkscope.compression import (
+    AdaKV,
+    Budget,
+    Compress,
+    PyramidKV,
+    Scorer,
+    SkipLayers,
+    as_budget,
+    make_scorer,
+    read_compress,
+)
 from sinkscope.decoding.protocols import active
 from sinkscope.interventions import MaskSinks
 from sinkscope.sinks import SinkRule, make_rule
@@ -172,10 +182,14 @@ def keys_label(keys: SinkRule | int) -> str:
 
 def scorer_label(scorer: Scorer) -> str:
     """Its name, with parameters of its own."""
-    settings, _ = _split(scorer)
-    name = settings.pop("scorer")
-    own = make_scorer(name).settings()
-    return " ".join([name, *(f"{key} {value}" for key, value in settings.items() if value != own[key])])
+    return _told(_split(scorer)[0])
+
+
+def _told(settings: Mapping[str, Any]) -> str:
+    own = make_scorer(settings["scorer"]).settings()
+    others = {key: value for key, value in settings.items() if value != own[key]}
+    told = (f"{key} {_told(value) if isinstance(value, Mapping) else value}" for key, value in others.items())
+    return " ".join([settings["scorer"], *told])
 
 
 def budget_label(budget: Budget) -> str:
@@ -227,6 +241,11 @@ def _named(plain: Any) -> str:
         return f"{plain} tokens"
     if "sinks" in plain:
         return f"{keys_label(_read_keys(plain['sinks']))} + {plain['window']}"
+    for spread, usual in (("ada_kv", AdaKV()), ("pyramid_kv", PyramidKV())):
+        if spread in plain:
+            own = usual.to_plain()
+            others = [f"{one} {value:g}" for one, value in plain.items() if one != spread and value != own[one]]
+            return " ".join([_named(plain[spread]), spread.replace("_", "-"), *others])
     skipped, rest = _without_skips(plain)
     if skipped:  # of one layer among others
         return f"{_named(rest)} skip {' '.join(map(str, skipped))}"
