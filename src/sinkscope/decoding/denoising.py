@@ -274,6 +274,7 @@ class _Denoising:
             groups=groups,
             takes_part=takes_part,
             computed=self._computed(fed),
+            held_bytes=None if self._refreshed is None else self._refreshed.nbytes,
             removed=None if self._forward.removed is None else self._forward.removed.first(len(seen)),
         )
 

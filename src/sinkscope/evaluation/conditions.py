@@ -4,6 +4,7 @@
     KeysCondition(intervention=MaskSinks(5))                                     # keys masked
     KeysCondition(compression=Compress("key-norm", 0.5), point="prompt")         # keys dropped
     KeysCondition(MaskSinks(5), Compress("key-norm", 0.5), "prompt")             # both
+    KeysCondition(point="block", cache="dkv:refresh=4")                          # in another cache of a diffusion model
 
 Labels are for people and not compared: what two conditions have in common is asked of their keys, which leave out what
 is varied and the seeds alone.
@@ -34,6 +35,8 @@ from sinkscope.sinks import SinkRule, make_rule
 
 PLAIN, SINKS = "plain", "sinks"
 """Who is masked where nobody is, and where no control stands in."""
+NO_CACHE = "none"
+"""The cache of a diffusion model whose passes all are whole."""
 WHOLE = "all keys"
 """Scorer where nothing is dropped."""
 POINTS = ("context", "prompt", "decode", "block")
@@ -47,19 +50,22 @@ class KeysCondition:
     """Keys that are masked, keys that are dropped, and when.
 
     point: the eviction point, also of a run that drops nothing and is compared with one that does; None where answers
-    are generated without looking at the cache.
+    are generated without looking at the cache. cache: a diffusion model's, `NO_CACHE` for none; None leaves it to the
+    measure.
     """
 
     intervention: MaskSinks | None = None
     compression: Compress | None = None
     point: str | None = None
+    cache: str | None = None
 
     @property
     def name(self) -> str:
         """In a few words, for messages."""
         masked = "" if self.intervention is None else f"{self.keys} {self.masked}"
         dropped = "" if self.compression is None else f"{self.dropping} at {self.kept}"
-        return ", ".join(filter(None, (masked, dropped))) or (PLAIN if self.point is None else WHOLE)
+        cached = "" if self.cache is None else f"cache {self.cache}"
+        return ", ".join(filter(None, (masked, dropped, cached))) or (PLAIN if self.point is None else WHOLE)
 
     @property
     def packages(self) -> Mapping[str, str]:
@@ -90,7 +96,9 @@ class KeysCondition:
 
     @property
     def scorer(self) -> str:
-        """The scorer's name, with parameters of its own; `WHOLE` where nothing is dropped."""
+        """The scorer's name, with parameters of its own; `WHOLE` where nothing is dropped, or which cache it is."""
+        if self.compression is None and self.cache is not None:
+            return f"cache {self.cache}"
         return WHOLE if self.compression is None else scorer_label(self.compression.how)
 
     @property
@@ -120,6 +128,7 @@ class KeysCondition:
             "intervention": None if self.intervention is None else self.intervention.to_dict(),
             "compression": None if self.compression is None else self.compression.to_dict(),
             "point": self.point,
+            **({} if self.cache is None else {"cache": self.cache}),
         }
 
 
@@ -165,6 +174,7 @@ def read_condition(kept: Mapping[str, Any]) -> KeysCondition:
         None if masking is None else MaskSinks(**{**masking, "keys": _read_keys(masking["keys"])}),
         None if dropping is None else read_compress(dropping),
         point,
+        kept.get("cache"),
     )
 
 

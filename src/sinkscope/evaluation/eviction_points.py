@@ -23,7 +23,7 @@ import torch
 from sinkscope.attention import GROUPS, NOT_COUNTED
 from sinkscope.compression import Compress
 from sinkscope.compression.networks import windows_of
-from sinkscope.decoding import Decoding, Run
+from sinkscope.decoding import CACHES, Decoding, Denoising, Run
 from sinkscope.decoding.autoregressive import decode_canvas
 from sinkscope.decoding.canvas import Canvas, lay_out
 from sinkscope.decoding.coupling import takes_padding
@@ -33,7 +33,7 @@ from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.decoding.settings import Settings
 from sinkscope.errors import UserError
 from sinkscope.evaluation.cache_stats import Meter, Metered, fresh_cache
-from sinkscope.evaluation.conditions import KeysCondition
+from sinkscope.evaluation.conditions import NO_CACHE, KeysCondition
 from sinkscope.evaluation.inputs import batches, padded_batches
 from sinkscope.families import Model
 from sinkscope.interventions import MaskSinks
@@ -126,14 +126,19 @@ class _Looped(InLoop):
     """The caches are looked at, also where whoever asks for steps stops before the last one."""
 
     def check(self, questions: Sequence[Question]) -> None:
-        replace(self.run, compression=Metered(compress=self.compress)).check([one.prompt for one in questions])
+        self.metered(Metered(compress=self.compress)).check([one.prompt for one in questions])
+
+    def metered(self, metered: Metered) -> Run:
+        """The run whose caches are looked at; a diffusion model has some in its blocks alone."""
+        blocks = not isinstance(self.settings, Denoising) or self.settings.cache in CACHES
+        return replace(self.run, compression=metered if blocks else self.compression)
 
     def steps(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None = None) -> Iterator[Step]:
         metered, step = Metered(compress=self.compress), None
         lengths = torch.tensor([len(prompt) for prompt in prompts])
         try:
-            for step in replace(self.run, compression=metered).steps(prompts, seeds):
-                self.meter.tokens += int(step.committed.sum())
+            for step in self.metered(metered).steps(prompts, seeds):
+                self.meter.count(step)
                 self.look(step, metered, lengths)
                 yield step
         finally:
@@ -160,6 +165,11 @@ class _WhileDecoding(_Looped):
 
 
 class _InBlocks(_Looped):
+    def look_at_end(self, step: Step, metered: Metered, lengths: torch.Tensor) -> None:
+        if step.held_bytes is not None:  # every column's keys are there, padding's too
+            self.meter.nbytes += step.held_bytes * float(lengths.double().mean()) / max(1, int(lengths.max()))
+            self.meter.rows += len(lengths)
+
     def look(self, step: Step, metered: Metered, lengths: torch.Tensor) -> None:
         first, last = step.queries
         if not metered.blocks or last - first == step.canvas.shape[1]:
@@ -204,7 +214,7 @@ class _AfterContext(Answering):
         canvas = _joined(read, lay_out(model, asked, settings.max_new_tokens, model.family.pad_token_id))
         removed: MaskingStats | None = None
         for step in decode_canvas(model, canvas, width, settings, sampling, cache, self.intervention):
-            self.meter.tokens += int(step.committed.sum())
+            self.meter.count(step)
             removed = step.add_to(removed)
         generated = step.canvas[:, width + max(map(len, asked)) :]
         return Answers(generated=generated, removed=None if removed is None else removed.whole())
@@ -298,7 +308,11 @@ def point_for(model: Model, when: str | None, points: Sequence[str]) -> Eviction
 
 
 def answering(model: Model, settings: Settings, condition: KeysCondition, meter: Meter) -> Answering:
-    """How questions are answered under a condition."""
+    """How questions are answered under a condition. Raises `UserError` for a cache of a model that has none to choose."""
+    if condition.cache is not None:
+        if not isinstance(settings, Denoising):
+            raise UserError(f"caches are of mask-filling diffusion models, and {model.name} is none; leave them out")
+        settings = replace(settings, cache=None if condition.cache == NO_CACHE else condition.cache)
     kind = Unmetered if condition.point is None else EVICTION_POINTS[condition.point].answering
     return kind(
         model=model,
