@@ -194,7 +194,7 @@ class LayerRules:
         if importance is None:
             importance = self._importance(judged, kept)[..., : seen.keys.shape[2]]
         left = only_kept(contents, choose_kept(importance, seen.real, kept))
-        return (self._closed_up(left, held, kept, contents) if self.scorer.rerotates else left), sinks
+        return (self._closed_up(left, held, contents) if self.scorer.rerotates else left), sinks
 
     def _importance(self, judged: CachedLayer, kept: torch.Tensor) -> torch.Tensor:
         """(batch, kv_head, key), of which so many stay, (batch, kv_head). Raises `UserError` for what is none."""
@@ -207,11 +207,11 @@ class LayerRules:
             )
         return importance
 
-    def _closed_up(self, left: Contents, held: torch.Tensor, kept: torch.Tensor, before: Contents) -> Contents:
+    def _closed_up(self, left: Contents, held: torch.Tensor, before: Contents) -> Contents:
         """Keys that stay, rotated to the positions right before what follows. Attention depends on distances alone, so
         that is the same as counting positions inside the cache.
 
-        held, kept (batch, kv_head): keys before and now. They have always stood without a gap.
+        held (batch, kv_head): keys before. They have always stood without a gap.
         """
         assert self.rotation is not None
         length = before.real.sum(-1).view(-1, 1, 1)

@@ -145,8 +145,8 @@ def second_reading(model: Model, tokens: Sequence[int]) -> list[int]:
     request = model.tokenizer.encode(_REPEAT, add_special_tokens=False)
     if 2 * len(tokens) + len(request) > model.family.max_length:
         raise UserError(
-            f"a context of {len(tokens)} tokens is read twice, and {model.name} takes {model.family.max_length} in all; "
-            "shorten it"
+            f"a context of {len(tokens)} tokens is read twice, and {model.name} takes {model.family.max_length} in "
+            "all; shorten it"
         )
     return [*request, *tokens]
 

@@ -105,8 +105,8 @@ class Compress:
         _refuse_rereading(self)
         if self.how.rerotates:
             raise UserError(
-                f"scorer {self.how.name!r} closes the gaps before what follows, and a block has keys on both sides; use "
-                "the scorer inside it"
+                f"scorer {self.how.name!r} closes the gaps before what follows, and a block has keys on both sides; "
+                "use the scorer inside it"
             )
         check_model(self, model)
         return CompressedBlocks(rules=_rules(self, model), seed=self.seed, heads=_heads_of(model))
@@ -170,8 +170,8 @@ def check_model(compress: Compress, model: Model) -> None:
     windows = windows_of(model)
     if (compress.how.rerotates or compress.how.rereads) and any(window is not None for window in windows):
         raise UserError(
-            f"scorer {compress.how.name!r} moves keys or reads twice, which sliding windows ({model.name}) don't allow; "
-            "use another scorer"
+            f"scorer {compress.how.name!r} moves keys or reads twice, which sliding windows ({model.name}) don't "
+            "allow; use another scorer"
         )
     if compress.how.needs_rotation:
         rotation_of(model)

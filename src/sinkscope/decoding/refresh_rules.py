@@ -80,10 +80,10 @@ class DLLM(RefreshRule):
     """dLLM-Cache (2506.06295): the prompt every `prompt` passes, the response every `response`, and in between the
     `share` of the response whose values changed most, layer by layer.
 
-    Change is the cosine between a layer's values now, which are computed for the whole response, and those it holds; the
-    new values are kept for all. Predictions of columns that were not computed come from what is reused. After the
-    authors' hooks for LLaDA, where a column that a layer leaves out keeps what attention and MLP had added; defaults as
-    in d2Cache's repository (the authors' differ by task: 25 to 100 and 1 to 8).
+    Change is the cosine between a layer's values now, which are computed for the whole response, and those it holds;
+    the new values are kept for all. Predictions of columns that were not computed come from what is reused. After the
+    authors' hooks for LLaDA, where a column that a layer leaves out keeps what attention and MLP had added; defaults
+    are those of d2Cache's repository (the authors' differ by task: 25 to 100 and 1 to 8).
     """
 
     prompt: int = 50
@@ -242,7 +242,7 @@ class _D2Rows(Rows):
         self._flow = torch.zeros(0)  # (batch, column, column): rows of the rollout, layer by layer
 
     def plan(self, canvas: Canvassed) -> torch.Tensor:
-        likely = canvas.confidence * density(canvas.generated & ~canvas.masked, canvas.generated, self._rule.sigma)
+        likely = canvas.confidence * density(canvas.masked, canvas.generated, self._rule.sigma)
         in_block = torch.zeros_like(canvas.real)
         in_block[:, slice(*canvas.block)] = True
         likely = likely + in_block * (likely.amax(-1, keepdim=True) + 1)
@@ -272,22 +272,27 @@ class _D2Rows(Rows):
     def after(self, layer: int, made: LayerPass) -> None:
         width = made.keys.shape[2]
         one = torch.eye(width, device=made.keys.device).expand(len(made.query), -1, -1)
-        rows = one.scatter(1, made.columns.unsqueeze(-1).expand(-1, -1, width), made.attention().mean(1)) + one
+        rows = one.scatter(1, made.columns.unsqueeze(-1).expand(-1, -1, width), made.attention().mean(1))
+        rows = torch.where(made.real.unsqueeze(-1), rows, one) + one  # padding asks nobody
         rows = rows / rows.sum(-1, keepdim=True)
         self._flow = rows if layer == 0 else rows @ self._flow
 
 
-def density(known: torch.Tensor, generated: torch.Tensor, sigma: float) -> torch.Tensor:
-    """How much is decoded about each column, (batch, column): a Gaussian mean of `known`, both (batch, column) boolean.
+def density(masked: torch.Tensor, generated: torch.Tensor, sigma: float) -> torch.Tensor:
+    """How much is decoded about each column, (batch, column) float32: the share of a Gaussian around it that does not
+    lie on masks. masked, generated (batch, column) boolean: the generated columns are the last, alike in all rows.
 
-    What lies before the generated columns counts as decoded; what lies after them as the last one.
+    What lies before them counts as decoded, what lies after them as the last one, for as many columns as there are.
     """
-    width = known.shape[1]
-    after = known[:, -1:].expand_as(known)
-    signal = torch.cat([torch.ones_like(known), known | ~generated, after], dim=-1).double()
-    places = torch.arange(3 * width, device=known.device)
-    kernel = torch.exp(-((places.view(-1, 1) - places[width : 2 * width]) ** 2) / (2 * sigma**2)).double()
-    return (signal @ kernel / kernel.sum(0)).float()
+    length = int(generated[0].sum())
+    places, far = torch.arange(2 * length, device=masked.device), torch.arange(1, 2 + int(9 * sigma))
+    kernel = torch.exp(-((places - places[:length].view(-1, 1)) ** 2) / (2 * sigma**2)).double()
+    within = masked[:, -length:].double()
+    missing = within @ kernel[:, :length] + within[:, -1:] * kernel[:, length:].sum(-1)
+    total = 1 + 2 * torch.exp(-(far.double() ** 2) / (2 * sigma**2)).sum()
+    found = torch.ones(masked.shape, dtype=torch.float64, device=masked.device)
+    found[:, -length:] = 1 - missing / total
+    return found.float()
 
 
 def filled(chosen: torch.Tensor, gap: int) -> torch.Tensor:

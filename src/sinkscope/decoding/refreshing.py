@@ -5,16 +5,16 @@
 A diffusion model's keys are never final, so a cache of them is an approximation, and methods differ in what they
 compute anew: dKV-Cache, dLLM-Cache, Elastic-Cache and d2Cache are rules of one cache (`refresh_rules`). A pass is made
 over the whole canvas. Before each layer the rule names the columns that it computes, (batch, column); their hidden
-states alone go through the layer, their keys and values take the place of the old ones, and they attend to all columns.
-A column that a layer leaves out keeps its keys and values, and what the layer added to its hidden state when it was last
-computed there. Where all columns are computed nothing is taken from the cache, and the pass is the plain pass bit for
-bit.
+states alone go through the layer, their keys and values take the place of the old ones, and they attend to all
+columns. A column that a layer leaves out keeps its keys and values, and what the layer added to its hidden state when
+it was last computed there. Where all columns are computed nothing is taken from the cache, and the pass is the plain
+pass bit for bit.
 
-Rows of a batch name their own columns. The row that names most decides how many are computed; the others compute some of
-theirs twice, which changes nothing.
+Rows of a batch name their own columns. The row that names most decides how many are computed; the others compute one of
+theirs several times, which changes nothing.
 
-Where it misleads: time on a CPU says little of time on a GPU, where a pass over a few columns costs nearly what one over
-all does. What was computed is counted (`Step.computed`).
+Where it misleads: time on a CPU says little of time on a GPU, where a pass over a few columns costs nearly what one
+over all does. What was computed is counted (`Step.computed`).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Rows(ABC):
     stale_predictions: ClassVar[bool] = False
     """Whether columns may be committed that the last layer did not compute."""
 
-    def first(self, canvas: Canvassed) -> None:
+    def first(self, canvas: Canvassed) -> None:  # noqa: B027 - most rules learn nothing from it
         """The first pass is about to be made, which computes all columns."""
 
     @abstractmethod
@@ -99,7 +99,7 @@ class Rows(ABC):
         del layer, values, held
         return columns
 
-    def after(self, layer: int, made: LayerPass) -> None:
+    def after(self, layer: int, made: LayerPass) -> None:  # noqa: B027 - asked of rules that look
         """A layer's attention is done."""
 
 
@@ -239,7 +239,7 @@ class RefreshingCache(Cache):
         """
         if any(module in observed for block in self._blocks for module in block.modules()):
             raise UserError(
-                f"a cache that computes some columns alone can't be watched or recorded; use cache='dual', 'prefix' or "
+                "a cache that computes some columns alone can't be watched or recorded; use cache='dual', 'prefix' or "
                 "None"
             )
         self.computed = torch.zeros_like(self.computed)
@@ -303,8 +303,8 @@ def blocks_of(model: Model) -> list[nn.Module]:
     rotary = hasattr(model.network.base_model, "rotary_emb")
     if not isinstance(found, nn.ModuleList) or len(found) != model.shape.layers or not rotary:
         raise UserError(
-            f"{model.name} ({type(model.network).__name__}) has no plain stack of layers of which some columns could be "
-            "computed alone; use cache='dual', 'prefix' or None"
+            f"{model.name} ({type(model.network).__name__}) has no plain stack of layers that could compute some "
+            "columns alone; use cache='dual', 'prefix' or None"
         )
     return list(found)
 
@@ -319,8 +319,8 @@ def values_of(block: Any, hidden: torch.Tensor) -> torch.Tensor:
 
 
 def padded_columns(columns: torch.Tensor) -> torch.Tensor:
-    """Numbers (batch, query) of the columns marked, (batch, column) boolean, ascending; a row that has fewer than others
-    repeats its last one. At least one a row."""
+    """Numbers (batch, query) of the columns marked, (batch, column) boolean, ascending, at least one a row; a row that
+    has fewer than others repeats its last one."""
     numbers = torch.arange(columns.shape[1], device=columns.device)
     most = max(1, int(columns.sum(-1).max()))
     order = (~columns).long().argsort(dim=-1, stable=True)[:, :most]

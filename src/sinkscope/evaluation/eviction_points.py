@@ -166,6 +166,7 @@ class _WhileDecoding(_Looped):
 
 class _InBlocks(_Looped):
     def look_at_end(self, step: Step, metered: Metered, lengths: torch.Tensor) -> None:
+        del metered
         if step.held_bytes is not None:  # every column's keys are there, padding's too
             self.meter.nbytes += step.held_bytes * float(lengths.double().mean()) / max(1, int(lengths.max()))
             self.meter.rows += len(lengths)

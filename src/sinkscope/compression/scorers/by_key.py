@@ -119,9 +119,9 @@ class LagKV(Scorer):
 
     After the `first` tokens the text is cut into chunks of `lag` tokens. Dimension by dimension, a chunk's keys are
     scaled by the smallest and largest of the chunk after it; a token's deviation over the dimensions, softmax over its
-    chunk, is averaged over keys and values, and the tokens of each chunk are ranked by it. So every chunk keeps the same
-    share. The first tokens stay, then the last chunk and what is left over, the latest first. A text too short for two
-    chunks keeps its ends.
+    chunk, is averaged over keys and values, and the tokens of each chunk are ranked by it. So every chunk keeps as
+    large a share. The first tokens stay, then the last chunk and what is left over, the latest first. A text too short
+    for two chunks keeps its ends.
 
     Where it misleads: the chunks are counted from the text's beginning, so one token more moves none of them, one less
     at the beginning all.

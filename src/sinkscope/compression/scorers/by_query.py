@@ -137,9 +137,10 @@ class KVzip(Scorer):
     """Keep the keys that the model needs to repeat the context (KVzip, 2505.23416): no question is asked.
 
     The context is read a second time, after a request to repeat it. A key's importance is the most attention that any
-    query of the second reading pays to it, in any query head of its key head. The `first` tokens stay. `compress_prefix`
-    alone reads twice; it costs as much as reading a text twice as long. The paper shares the budget out among heads and
-    layers: `AdaKV` among the heads of a layer, as kvpress does with `layerwise=True`.
+    query of the second reading pays to it, in any query head of its key head. The `first` tokens stay. Only
+    `compress_prefix` reads twice, for as much as a text twice as long costs. The paper shares the budget out among
+    heads and layers: `AdaKV` does among the heads of a layer, as kvpress does with `layerwise=True`. A long context is
+    repeated at once, where kvpress repeats it in chunks of 2,048 tokens.
 
     Where it misleads: what is needed to repeat a text word for word is not what is needed to answer about it.
     """
@@ -174,9 +175,9 @@ class MaskQueries(Scorer):
     """Keep the keys that a block's queries attend to while all of it is masked, in its first pass.
 
     The mean over the block's queries and the query heads that share a key head: Mask-Voting of MaskKV (2510.09309), and
-    what MAGE keeps for all later steps of a block (2602.14209), here by key head. An autoregressive model takes its last
-    `last` queries. How MaskKV shares its budget out among layers and heads is not here: no code of it is public; `AdaKV`
-    and `PyramidKV` are the budgets that are.
+    what MAGE keeps for all later steps of a block (2602.14209), here by key head. An autoregressive model takes its
+    last `last` queries. How MaskKV shares its budget out among layers and heads is not here: no code of it is public.
+    The budgets that do so here are `AdaKV` and `PyramidKV`.
 
     Where it misleads: with a `dual` cache masks after the block are context too, and attend to it as much.
     """
