@@ -1,10 +1,33 @@
 """Made-up layers of a cache, with axes of different sizes, for tests of scorers."""
 
+import sys
+from types import ModuleType
 from typing import Any
 
 import torch
 
 from sinkscope.compression import SCORERS, CachedLayer
+
+
+class _ScorerPress:
+    """What a press is, in a stand-in of kvpress, whose versions don't meet ours."""
+
+    compression_ratio = 0.0
+
+
+class _KnormPress(_ScorerPress):
+    def score(self, module: Any, hidden: Any, keys: torch.Tensor, values: Any, attentions: Any, given: Any) -> Any:
+        del module, hidden, values, attentions, given
+        return -keys.norm(dim=-1)
+
+
+class _SnapKVPress(_ScorerPress):
+    def score(self, module: Any, *_: Any) -> Any:
+        return module.head_dim
+
+
+sys.modules["kvpress"] = ModuleType("kvpress")
+vars(sys.modules["kvpress"]).update(ScorerPress=_ScorerPress, KnormPress=_KnormPress, SnapKVPress=_SnapKVPress)
 
 ANYWHERE = sorted(name for name, kind in SCORERS.items() if not (kind.rereads or kind.rerotates))
 """Scorers that only choose, in any cache."""

@@ -322,7 +322,8 @@ def test_what_ties_with_guidance_is_kept_alike_alone_in_a_batch_and_in_float64(
     prompts = [torch.randint(5, 200, (length,), generator=draw).tolist() for length in (9, 23, 14, 17)]
     together = kept_columns(twins["float32"], prompts, cache, name)
     assert together == [kept_columns(twins["float32"], [prompt], cache, name)[0] for prompt in prompts]
-    if name != "received-attention":  # of masks that are alike it is dense: some differ by less than float32 can tell
+    # Attention to masks that are alike is dense: some differ by less than float32 can tell.
+    if name not in ("received-attention", "mask-queries"):
         assert together == kept_columns(twins["float64"], prompts, cache, name)
 
 

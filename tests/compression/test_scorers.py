@@ -1,6 +1,7 @@
 """What each scorer says, against formulas written out by hand, and laws that hold for all of them."""
 
 import math
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -249,8 +250,21 @@ def test_random_choices_are_fair() -> None:
     assert (counts - expected).abs().max() < 5 * math.sqrt(expected * (1 - 3 / KEYS))
 
 
+def test_a_press_gives_the_order_of_keys_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    cached = made_up(padding=3)
+    expected, found = (make_scorer(name).importance(cached) for name in ("key-norm", "press"))
+    assert torch.equal(choose_kept(expected, cached.real, [5, 5]), choose_kept(found, cached.real, [5, 5]))
+    with pytest.raises(UserError, match="SnapKVPress asks the network for more than keys and values"):
+        make_scorer("press", of="SnapKVPress").importance(cached)
+    with pytest.raises(UserError, match="kvpress has no press 'KNorm' that scores keys"):
+        Compress("press:KNorm", 0.5)
+    monkeypatch.setitem(sys.modules, "kvpress", None)
+    with pytest.raises(UserError, match="scorer 'press' needs kvpress"):
+        make_scorer("press")
+
+
 def test_mistakes_are_named() -> None:
-    with pytest.raises(UserError, match="unknown scorer 'norm': use one of expected-attention"):
+    with pytest.raises(UserError, match="unknown scorer 'norm': use one of block-wise, chunk-kv"):
         make_scorer("norm")
     with pytest.raises(UserError, match="scorer 'snapkv' has no parameter 'size': it has window, kernel"):
         make_scorer("snapkv", size=3)

@@ -94,6 +94,7 @@ class Drawn(RefreshRule):
     name = "drawn"
 
     def begin(self, layers: int) -> Rows:
+        del layers
         return DrawnRows()
 
 
@@ -113,6 +114,7 @@ class DrawnRows(Rows):
     def at(
         self, layer: int, columns: torch.Tensor, values: Callable[[], torch.Tensor], held: HeldColumns
     ) -> torch.Tensor:
+        del layer, values, held
         self.made.append(self.drawn(columns))
         return self.made[-1]
 

@@ -309,7 +309,7 @@ def point_for(model: Model, when: str | None, points: Sequence[str]) -> Eviction
 
 
 def answering(model: Model, settings: Settings, condition: KeysCondition, meter: Meter) -> Answering:
-    """How questions are answered under a condition. Raises `UserError` for a cache of a model that has none to choose."""
+    """How questions are answered under a condition. Raises `UserError` for a cache of a model that has none."""
     if condition.cache is not None:
         if not isinstance(settings, Denoising):
             raise UserError(f"caches are of mask-filling diffusion models, and {model.name} is none; leave them out")

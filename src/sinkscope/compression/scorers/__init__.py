@@ -13,6 +13,7 @@ from sinkscope.compression.scorers.by_query import (
     SnapKV,
     SparseDLLM,
 )
+from sinkscope.compression.scorers.press import Press
 
 __all__ = [
     "SCORERS",
@@ -27,6 +28,7 @@ __all__ = [
     "KeyNorm",
     "LagKV",
     "MaskQueries",
+    "Press",
     "Protect",
     "Random",
     "ReceivedAttention",
