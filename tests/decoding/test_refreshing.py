@@ -121,7 +121,7 @@ class DrawnRows(Rows):
 
 @torch.no_grad()
 def test_random_columns_equal_whole_passes_with_the_others_put_back(models: dict[str, Model]) -> None:
-    """The oracle computes every column in every layer, by hand in float64, and takes the stored ones where a layer leaves
+    """The oracle computes every column in every layer, by hand in float64, and takes stored ones where a layer leaves
     columns out."""
     model = models["llada-gqa-tiny"]
     network: Any = model.network

@@ -121,8 +121,8 @@ class _DLLMRows(Rows):
         assert held.values is not None
         batch, heads, width, dim = held.values.shape
         now = values().view(batch, width, heads, dim).transpose(1, 2).to(held.values.dtype)
-        flat = [one.transpose(1, 2).flatten(2).float() for one in (now, held.values)]
-        alike = torch.cosine_similarity(*flat, dim=-1).masked_fill(~self._response, torch.inf)
+        was, new = (one.transpose(1, 2).flatten(2).float() for one in (held.values, now))
+        alike = torch.cosine_similarity(new, was, dim=-1).masked_fill(~self._response, torch.inf)
         counts = (self._response.sum(-1, keepdim=True) * self._rule.share).long()
         chosen = alike.argsort(dim=-1, stable=True).argsort(dim=-1) < counts
         held.values = torch.where(self._response[:, None, :, None], now, held.values)
