@@ -146,7 +146,7 @@ def test_random_columns_equal_whole_passes_with_the_others_put_back(models: dict
                 new=nothing,
                 open=nothing,
                 confidence=nothing.double(),
-            )  # fmt: skip
+            )
         )
         rows.made.clear()
         with cache.computing():
@@ -159,7 +159,7 @@ def test_random_columns_equal_whole_passes_with_the_others_put_back(models: dict
             anew = (rows.made[number] if index else torch.ones_like(real)).unsqueeze(-1)
             normed, own = block.input_layernorm(hidden), block.self_attn
             query, key = (_rotated(one(normed), own.head_dim, cosine, sine) for one in (own.q_proj, own.k_proj))
-            value = own.v_proj(normed).unflatten(-1, (-1, own.head_dim)).transpose(1, 2)
+            value = own.v_proj(normed).view(2, 11, -1, own.head_dim).transpose(1, 2)
             if index:
                 key = torch.where(anew.unsqueeze(1), key, stored[number][0])
                 value = torch.where(anew.unsqueeze(1), value, stored[number][1])
@@ -179,7 +179,7 @@ def test_random_columns_equal_whole_passes_with_the_others_put_back(models: dict
 
 
 def _rotated(states: torch.Tensor, dim: int, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
-    states = states.unflatten(-1, (-1, dim)).transpose(1, 2)
+    states = states.view(*states.shape[:2], -1, dim).transpose(1, 2)
     half = torch.cat([-states[..., dim // 2 :], states[..., : dim // 2]], dim=-1)
     return states * cosine.unsqueeze(1) + half * sine.unsqueeze(1)
 

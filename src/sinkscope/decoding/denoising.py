@@ -32,7 +32,7 @@ from sinkscope.decoding.choice import CONFIDENCE, SCHEDULES, Block, Candidates, 
 from sinkscope.decoding.filling import Filling
 from sinkscope.decoding.forward import Forward, forward_for, guided
 from sinkscope.decoding.protocols import BlockCompression, Intervention, Step, block_layers
-from sinkscope.decoding.refreshing import Canvassed, RefreshingCache
+from sinkscope.decoding.refreshing import Canvassed, RefreshingCache, RefreshRule
 from sinkscope.decoding.sampling import Sampler, row_generators, uniform_noise
 from sinkscope.decoding.settings import Denoising
 from sinkscope.families import Model
@@ -91,10 +91,7 @@ class _Denoising:
         self._predictor = _Predictor(model, canvas, settings, self._forward, row_generators(seeds))
         self._dropping = dropping
         rule = settings.refreshing
-        self._refreshed = None if rule is None else RefreshingCache(model, rule, self._fed_canvas.real)
-        self._new = torch.zeros_like(self._filling.generated)
-        self._surest = torch.zeros(self._new.shape, dtype=torch.float64, device=self._new.device)
-        """(batch, position): confidence of the latest prediction."""
+        self._refreshed = None if rule is None else _Refreshed(model, rule, self._filling, self._fed_canvas.real)
         padding = (~canvas.real).sum(-1).tolist()
         self._rule = CommitRule(self._schedule, settings.threshold, padding, self._lines.width)
         self._least = _least_passes(settings, self._lines)
@@ -130,10 +127,12 @@ class _Denoising:
             passes=[self._schedule.passes(*one) for one in zip(steps, masks, strict=True)],
             masks=masks,
             held_back=[0] * len(at_start),
-            cache=self._refreshed or (self._empty_cache(first, last) if self._kept is None else self._kept),
+            cache=self._cache_of(first, last),
         )
 
-    def _empty_cache(self, start: int, stop: int) -> BlockCache | None:
+    def _cache_of(self, start: int, stop: int) -> Cache | None:
+        if self._kept is not None or self._refreshed is not None:
+            return self._kept if self._refreshed is None else self._refreshed.cache
         kind = self._settings.cache
         if kind is None or (self._lines.grows and start == 0):  # nothing lies before the block
             return None
@@ -186,7 +185,7 @@ class _Denoising:
         only_first = before and block.step == 0 and (not self._lines.grows or bool(first.any()))
         open_now = first if only_first else self._filling.in_first_part(open_now)
         if self._refreshed is not None:
-            open_now = self._refreshed.plan(self._canvassed(block, open_now))[: len(open_now)]
+            open_now = self._refreshed.plan(block, open_now, self._index)
         fed = self._fed(block, open_now)
         step = self._pass(block, fed, open_now, takes_part, all_of_them=only_first)
         if self._kept is not None and (not self._parts or self._ended(block)):
@@ -195,29 +194,6 @@ class _Denoising:
         if isinstance(block.cache, BlockCache) and block.step == 1:
             block.fed = block.cache.hold()
         return step
-
-    def _canvassed(self, block: Block, open_now: torch.Tensor) -> Canvassed:
-        """The canvas before a pass; with guidance every row twice."""
-        filling, twice = self._filling, 2 if self._settings.cfg_scale > 0 else 1
-        masked = filling.generated & (filling.tokens == filling.mask_id)
-        parts = {
-            "generated": filling.generated, "masked": masked, "new": self._new, "open": open_now,
-            "confidence": self._surest,
-        }  # fmt: skip
-        return Canvassed(
-            index=self._index,
-            step=block.step,
-            block=block.bounds,
-            real=self._fed_canvas.real,
-            **{name: part.repeat(twice, 1) for name, part in parts.items()},
-        )
-
-    def _computed(self, fed: tuple[int, int]) -> torch.Tensor:
-        """Columns of each row that the pass just made computed, means over the layers."""
-        cache = self._refreshed
-        if cache is None:
-            return self._fed_canvas.real[:, slice(*fed)].sum(-1).double().view(-1, len(self._new)).sum(0)
-        return (cache.computed / len(cache.held)).view(-1, len(self._new)).sum(0)
 
     def _fed(self, block: Block, open_now: torch.Tensor) -> tuple[int, int]:
         """The columns that the next denoising pass feeds: all of the block, or with a cache of it a part that has
@@ -247,16 +223,17 @@ class _Denoising:
         seen = filling.tokens[:, : self._lines.there(fed[1] if finished else block.bounds[1])].clone()
         groups = filling.groups(block.number)[:, fed[0] : fed[1]]
         groups = groups.masked_fill(~takes_part.unsqueeze(-1), NOT_COUNTED)  # alone it would not ask
-        with nullcontext() if self._refreshed is None else self._refreshed.computing():
+        with nullcontext() if self._refreshed is None else self._refreshed.cache.computing():
             predictions = self._predictor.predict(filling, seen, open_now, fed, groups, block.cache, finished)
-        self._surest[predictions.rows, predictions.columns] = predictions.confidence.double()
         every = torch.ones_like(predictions.rows, dtype=torch.bool)
         chosen = every if all_of_them else self._rule.of(predictions, block)
         rows, columns = predictions.rows[chosen], predictions.columns[chosen]
         filling.tokens[rows, columns] = predictions.tokens[chosen]
         committed = torch.zeros_like(filling.generated)
         committed[rows, columns] = True
-        self._new = committed
+        refreshed, real = self._refreshed, self._fed_canvas.real[:, slice(*fed)]
+        if refreshed is not None:
+            refreshed.saw(predictions, committed)
         confidence = torch.full(committed.shape, torch.nan, device=seen.device)
         confidence[rows, columns] = predictions.confidence[chosen].float()
         filling.stop(after_block=False)
@@ -273,10 +250,46 @@ class _Denoising:
             confidence=confidence[:, :stop],
             groups=groups,
             takes_part=takes_part,
-            computed=self._computed(fed),
-            held_bytes=None if self._refreshed is None else self._refreshed.nbytes,
+            computed=(real.sum(-1).double() if refreshed is None else refreshed.computed).view(-1, len(seen)).sum(0),
+            held_bytes=None if refreshed is None else refreshed.cache.nbytes,
             removed=None if self._forward.removed is None else self._forward.removed.first(len(seen)),
         )
+
+
+class _Refreshed:
+    """A cache that computes some columns anew, and what its rule is told: of the canvas, with guidance every row twice."""
+
+    def __init__(self, model: Model, rule: RefreshRule, filling: Filling, real: torch.Tensor) -> None:
+        self.cache = RefreshingCache(model, rule, real)
+        self._filling, self._real = filling, real
+        self._new = torch.zeros_like(filling.generated)
+        self._surest = torch.zeros(self._new.shape, dtype=torch.float64, device=real.device)
+
+    def plan(self, block: Block, open_now: torch.Tensor, index: int) -> torch.Tensor:
+        """Which of the open positions, (batch, position), may be committed after the next pass."""
+        filling, twice = self._filling, len(self._real) // len(self._new)
+        canvas = Canvassed(
+            index=index,
+            step=block.step,
+            block=block.bounds,
+            real=self._real,
+            generated=filling.generated.repeat(twice, 1),
+            masked=(filling.generated & (filling.tokens == filling.mask_id)).repeat(twice, 1),
+            new=self._new.repeat(twice, 1),
+            open=open_now.repeat(twice, 1),
+            confidence=self._surest.repeat(twice, 1),
+        )
+        return self.cache.plan(canvas)[: len(open_now)]
+
+    def saw(self, predictions: Predictions, committed: torch.Tensor) -> None:
+        """What the pass predicted, and what was committed, (batch, position) boolean."""
+        self._surest[predictions.rows, predictions.columns] = predictions.confidence.double()
+        self._new = committed
+
+    @property
+    def computed(self) -> torch.Tensor:
+        """Columns computed in the latest pass, (row fed,), means over the layers."""
+        return self.cache.computed / len(self.cache.held)
 
 
 class _Predictor:

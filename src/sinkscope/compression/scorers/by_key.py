@@ -159,9 +159,10 @@ class LagKV(Scorer):
         """(batch, kv_head, chunk, token) float64 of states (batch, kv_head, key, dim) in chunks but the last."""
         dims = states.shape[-1]
         chunks = states.detach().double().gather(2, order.unsqueeze(-1).expand(-1, -1, -1, dims))
-        chunks = chunks.unflatten(2, (-1, self.lag))
+        chunks = chunks.view(*chunks.shape[:2], -1, self.lag, dims)
         low, high = chunks[:, :, 1:].amin(3, keepdim=True), chunks[:, :, 1:].amax(3, keepdim=True)
         span = high - low
         flat = span <= 1e-4 * torch.maximum(low.abs(), high.abs())  # a dimension that does not vary says nothing
         scaled = ((chunks[:, :, :-1] - low) / span).masked_fill(flat, 0)
-        return scaled.std(-1).softmax(-1)
+        spread: torch.Tensor = scaled.std(-1).softmax(-1)
+        return spread

@@ -161,9 +161,10 @@ class KVzip(Scorer):
         again = cached.query_real & (cached.query_positions >= context)
         again = torch.where(again.any(-1, keepdim=True), again, cached.query_real)
         highest = torch.zeros_like(cached.real, dtype=torch.float64)
-        for one in torch.arange(again.shape[1], device=again.device).split(_TOGETHER):
-            parts = (cached.queries[:, :, one], cached.query_positions[:, one])
-            attention = attention_by_query(cached, *parts).masked_fill(~again[:, None, one, None], 0).amax(2)
+        for start in range(0, again.shape[1], _TOGETHER):
+            one = slice(start, start + _TOGETHER)
+            attention = attention_by_query(cached, cached.queries[:, :, one], cached.query_positions[:, one])
+            attention = attention.masked_fill(~again[:, None, one, None], 0).amax(2)
             highest = torch.maximum(highest, by_group(attention, cached.keys.shape[1]).amax(2))
         importance = told_apart(highest, cached.real).masked_fill(cached.positions < self.first, torch.inf)
         return importance.masked_fill(cached.positions >= context.unsqueeze(-1), -torch.inf)

@@ -54,9 +54,9 @@ class Press(Scorer):
             for heads in [slice(None)] if alike else [slice(head, head + 1) for head in range(len(real))]:
                 here = real[heads][0]
                 if bool(here.any()):
-                    states = (one[row : row + 1, heads][:, :, here] for one in (cached.keys, cached.values))
+                    keys, values = (one[row : row + 1, heads][:, :, here] for one in (cached.keys, cached.values))
                     kept = None if cached.counts is None else int(cached.counts.expand(len(cached.real), -1)[row].min())
-                    found[row, heads, here] = self._scores(*states, kept).double()
+                    found[row, heads, here] = self._scores(keys, values, kept).double()
         return told_apart(found, cached.real, signed=True)
 
     def _scores(self, keys: torch.Tensor, values: torch.Tensor, kept: int | None) -> torch.Tensor:
