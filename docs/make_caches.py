@@ -26,7 +26,7 @@ def main() -> None:
     CELLS.mkdir(parents=True, exist_ok=True)
     tasks = " ".join(f"--task {task}" for task in TASKS)
     sinkscope(f"compress twin-dlm {tasks} --caches {CACHES} {COMMON}")
-    sinkscope(f"compress twin-dlm {tasks} --scorer {SCORERS} --ratio 0.5 --draws 3 {COMMON}")
+    sinkscope(f"compress twin-dlm {tasks} --scorer {SCORERS} --ratio 0.5,0.25 --draws 3 {COMMON}")
     sinkscope(f"compress twin-dlm {tasks} --scorer sinks --budget sinks:epsilon=3,window=8 {COMMON}")
     rows = read_table(CELLS / "table.csv")
     for task in TASKS:

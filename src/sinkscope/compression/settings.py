@@ -102,7 +102,7 @@ class Compress:
                 f"a block cache drops keys after each block's first pass, not by prune_after; use when='prompt', got "
                 f"when={self.when!r}"
             )
-        _refuse_rereading(self)
+        refuse_rereading(self)
         if self.how.rerotates:
             raise UserError(
                 f"scorer {self.how.name!r} closes the gaps before what follows, and a block has keys on both sides; "
@@ -138,7 +138,7 @@ class Compress:
         Raises `UserError` for what can't be done to this model.
         """
         check_model(self, model)
-        _refuse_rereading(self)
+        refuse_rereading(self)
         self.ready(model)
         return empty_cache(self, model, seeds)
 
@@ -177,7 +177,8 @@ def check_model(compress: Compress, model: Model) -> None:
         rotation_of(model)
 
 
-def _refuse_rereading(compress: Compress) -> None:
+def refuse_rereading(compress: Compress) -> None:
+    """Raise `UserError` for a scorer that wants a context read twice, where it is read once."""
     if compress.how.rereads:
         raise UserError(
             f"scorer {compress.how.name!r} reads a context twice before any question: use compress_prefix, or "

@@ -257,7 +257,7 @@ class _Denoising:
 
 
 class _Refreshed:
-    """A cache that computes some columns anew, and what its rule is told: of the canvas, with guidance every row twice."""
+    """A cache that computes some columns anew, and what its rule is told; with guidance every row twice."""
 
     def __init__(self, model: Model, rule: RefreshRule, filling: Filling, real: torch.Tensor) -> None:
         self.cache = RefreshingCache(model, rule, real)

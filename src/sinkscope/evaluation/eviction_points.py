@@ -23,6 +23,8 @@ import torch
 from sinkscope.attention import GROUPS, NOT_COUNTED
 from sinkscope.compression import Compress
 from sinkscope.compression.networks import windows_of
+from sinkscope.compression.prefix import second_reading
+from sinkscope.compression.settings import empty_cache, refuse_rereading
 from sinkscope.decoding import CACHES, Decoding, Denoising, Run
 from sinkscope.decoding.autoregressive import decode_canvas
 from sinkscope.decoding.canvas import Canvas, lay_out
@@ -126,6 +128,8 @@ class _Looped(InLoop):
     """The caches are looked at, also where whoever asks for steps stops before the last one."""
 
     def check(self, questions: Sequence[Question]) -> None:
+        if self.compress is not None:
+            refuse_rereading(self.compress)
         self.metered(Metered(compress=self.compress)).check([one.prompt for one in questions])
 
     def metered(self, metered: Metered) -> Run:
@@ -188,6 +192,8 @@ class _AfterContext(Answering):
             raise UserError("a clean copy would not have the context in its cache; use detect_from='masked'")
         if self.compress is not None:
             self.compress.check(self.model, [len(one.context) for one in questions])
+            if self.compress.how.rereads:
+                second_reading(self.model, max((one.context for one in questions), key=len, default=[]))
 
     def batches(self, questions: Sequence[Question], batch_size: int) -> Iterator[list[int]]:
         """Padding between context and question would move sliding windows, so questions are of one length there; for a
@@ -204,12 +210,25 @@ class _AfterContext(Answering):
         model, settings, compress = self.model, self.settings, self.compress
         assert isinstance(settings, Decoding)
         contexts, asked = [one.context for one in questions], [one.asked for one in questions]
-        cache = fresh_cache(model, compress, prompt_seeds(contexts, 0 if compress is None else compress.seed))
+        again = compress is not None and compress.how.rereads
+        seeds = prompt_seeds(contexts, 0 if compress is None else compress.seed)
+        cache = (
+            empty_cache(compress, model, seeds)
+            if compress is not None and again
+            else fresh_cache(model, compress, seeds)
+        )
         read = lay_out(model, contexts, 0, model.family.pad_token_id)
         width = read.tokens.shape[1]
         with torch.no_grad():
             asks = torch.where(read.real, GROUPS.index("prompt"), NOT_COUNTED)
             Forward(model, read)(read.tokens, (0, width), (width - 1, width), asks, cache)
+            if again:
+                twice = _joined(
+                    read, lay_out(model, [second_reading(model, one) for one in contexts], 0, model.family.pad_token_id)
+                )
+                stop = twice.tokens.shape[1]
+                asks = torch.where(twice.real, GROUPS.index("prompt"), NOT_COUNTED)[:, width:]
+                Forward(model, twice)(twice.tokens, (width, stop), (stop - 1, stop), asks, cache)
         self.meter.look(cache.layers, read.real.sum(-1))
         sampling = prompt_seeds([one.prompt for one in questions], settings.seed)
         canvas = _joined(read, lay_out(model, asked, settings.max_new_tokens, model.family.pad_token_id))
