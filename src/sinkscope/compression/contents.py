@@ -184,7 +184,7 @@ class LayerRules:
         kept, importance = torch.minimum(least, held), None
         if self.here.by_head:
             # Rows that are not cut now are due all that they hold.
-            importance = self._importance(judged, kept)[..., : seen.keys.shape[2]]
+            importance = self._importance(judged, None)[..., : seen.keys.shape[2]]
             kept = torch.where(least < held.amax(-1, True), self.here.counts(seen, importance), held)
         for row in zip(kept.amin(-1), held.amin(-1), seen.length, seen.prompt_length, strict=True):
             check_protected(self.scorer, *(int(one) for one in row))
@@ -196,8 +196,11 @@ class LayerRules:
         left = only_kept(contents, choose_kept(importance, seen.real, kept))
         return (self._closed_up(left, held, contents) if self.scorer.rerotates else left), sinks
 
-    def _importance(self, judged: CachedLayer, kept: torch.Tensor) -> torch.Tensor:
-        """(batch, kv_head, key), of which so many stay, (batch, kv_head). Raises `UserError` for what is none."""
+    def _importance(self, judged: CachedLayer, kept: torch.Tensor | None) -> torch.Tensor:
+        """(batch, kv_head, key), of which so many stay, (batch, kv_head), where that is known before.
+
+        Raises `UserError` for what is none.
+        """
         importance = self.scorer.importance(replace(judged, counts=kept))
         if importance.shape != judged.real.shape or bool(importance.isnan().all()):
             wanted = tuple(judged.real.shape)

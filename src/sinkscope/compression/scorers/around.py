@@ -106,6 +106,7 @@ class BlockWise(Around):
     As if a long prompt were read in blocks of `block` tokens with a cache that never grows beyond its budget (KeyDiff,
     2504.15364): a scorer that compares keys with one another never sees them all. The text itself is read at once, so
     what keys are is not changed. Queries and received attention that the scorer asks for are those of the whole text.
+    A budget that differs by head asks for importance first, so under one this is the scorer inside.
     """
 
     of: Scorer | str | Mapping[str, Any] = "key-diff"
