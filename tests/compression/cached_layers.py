@@ -1,11 +1,36 @@
 """Made-up layers of a cache, with axes of different sizes, for tests of scorers."""
 
+import sys
+from types import ModuleType
 from typing import Any
 
 import torch
 
-from sinkscope.compression import CachedLayer
+from sinkscope.compression import SCORERS, CachedLayer
 
+
+class _ScorerPress:
+    """What a press is, in a stand-in of kvpress, whose versions don't meet ours."""
+
+    compression_ratio = 0.0
+
+
+class _KnormPress(_ScorerPress):
+    def score(self, module: Any, hidden: Any, keys: torch.Tensor, values: Any, attentions: Any, given: Any) -> Any:
+        del module, hidden, values, attentions, given
+        return -keys.norm(dim=-1)
+
+
+class _SnapKVPress(_ScorerPress):
+    def score(self, module: Any, *_: Any) -> Any:
+        return module.head_dim
+
+
+sys.modules["kvpress"] = ModuleType("kvpress")
+vars(sys.modules["kvpress"]).update(ScorerPress=_ScorerPress, KnormPress=_KnormPress, SnapKVPress=_SnapKVPress)
+
+ANYWHERE = sorted(name for name, kind in SCORERS.items() if not (kind.rereads or kind.rerotates))
+"""Scorers that only choose, in any cache."""
 BATCH, KV_HEADS, GROUPS, KEYS, DIM, QUERIES = 2, 3, 2, 13, 8, 11
 
 
@@ -19,6 +44,10 @@ class HalfTurn:
     def averaged(self, vectors: torch.Tensor, first: torch.Tensor, count: int) -> torch.Tensor:
         del first, count
         return vectors
+
+    def moved(self, keys: torch.Tensor, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+        del old, new
+        return keys
 
 
 def made_up(dtype: torch.dtype = torch.float32, padding: int = 0, **changes: Any) -> CachedLayer:

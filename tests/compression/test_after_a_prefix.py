@@ -5,11 +5,11 @@ A short question beside a long one keeps what it keeps alone.
 
 import pytest
 import torch
+from cached_layers import ANYWHERE
 from compression_models import LAYERS, feed, load_kind, some_tokens
 
 import sinkscope as ss
 from sinkscope.compression import (
-    SCORERS,
     Compress,
     CompressedCache,
     ExpectedAttention,
@@ -72,7 +72,7 @@ def kept_after_each_pass(model: Model, prefix: Prefix, questions: list[list[int]
     return found
 
 
-@pytest.mark.parametrize("name", sorted(SCORERS))
+@pytest.mark.parametrize("name", ANYWHERE)
 def test_a_short_question_keeps_beside_a_long_one_what_it_keeps_alone(llama: Model, name: str) -> None:
     compress = Compress(OWN.get(name) or make_scorer(name), Tokens(8), when="both", prune_after=9)
     questions = [some_tokens(length).tolist() for length in QUESTIONS]

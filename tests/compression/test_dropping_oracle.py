@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from cached_layers import ANYWHERE
 from compression_models import (
     KINDS,
     FullCacheOracle,
@@ -14,7 +15,7 @@ from compression_models import (
 )
 
 import sinkscope as ss
-from sinkscope.compression import SCORERS, Compress, PerLayerBudget, Protect, SkipLayers, Tokens, make_scorer
+from sinkscope.compression import Compress, PerLayerBudget, Protect, SkipLayers, Tokens, make_scorer
 from sinkscope.families import Model
 
 TOLERANCE = 1e-9
@@ -46,7 +47,7 @@ def compare(model: Model, compress: Compress, lengths: tuple[int, ...]) -> list[
     return cache.lengths
 
 
-@pytest.mark.parametrize("name", sorted(SCORERS))
+@pytest.mark.parametrize("name", ANYWHERE)
 def test_dropping_equals_masking_for_every_scorer(models: dict[str, Model], name: str) -> None:
     end = PASSES[-1][1]
     compress = Compress(make_scorer(name), PerLayerBudget((1.0, 0.5, 5)))
@@ -54,7 +55,7 @@ def test_dropping_equals_masking_for_every_scorer(models: dict[str, Model], name
     assert lengths == [end, 10 + end - 19, 5 + end - 19], "layers hold what their budget says, and what came later"
 
 
-@pytest.mark.parametrize("name", sorted(SCORERS))
+@pytest.mark.parametrize("name", ANYWHERE)
 def test_dropping_again_and_again_equals_masking(models: dict[str, Model], name: str) -> None:
     compress = Compress(make_scorer(name), 0.5, when="both", prune_after=11)
     lengths = compare(models["llama"], compress, (29, 29, 20))

@@ -178,7 +178,7 @@ def test_the_scorer_keeps_what_the_budget_counted(padding: int, window: int, eps
     torch.manual_seed(seed)
     budget = KeepSinks(Excess(epsilon), window)
     cached = made_up(padding=padding, received=torch.rand(2, 6, 13) ** 6 * 9, rule=budget.rule)
-    counts = budget.counts(cached)
+    counts = budget.counts(cached, cached.positions.float())
     kept = choose_kept(make_scorer("sinks").importance(cached), cached.real, counts)
     wanted = (cached.sinks | (cached.distance <= window)) & cached.real
     found = torch.zeros(2, 3, 14, dtype=torch.bool).scatter(-1, torch.where(kept < 0, 13, kept), True)[..., :13]
@@ -188,7 +188,10 @@ def test_the_scorer_keeps_what_the_budget_counted(padding: int, window: int, eps
 
 def test_more_epsilon_never_keeps_more() -> None:
     cached = made_up(received=torch.rand(2, 6, 13) ** 6 * 9)
-    found = [KeepSinks(Excess(epsilon), 2).counts(replace(cached, rule=Excess(epsilon))) for epsilon in (0, 0.5, 1, 3)]
+    found = [
+        KeepSinks(Excess(epsilon), 2).counts(replace(cached, rule=Excess(epsilon)), cached.positions)
+        for epsilon in (0, 0.5, 1, 3)
+    ]
     for less, more in zip(found[1:], found, strict=False):
         assert bool((less <= more).all())
     assert bool((found[0] > found[-1]).any())

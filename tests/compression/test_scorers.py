@@ -1,6 +1,7 @@
 """What each scorer says, against formulas written out by hand, and laws that hold for all of them."""
 
 import math
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +22,17 @@ EXACT = ("high-key-norm", "key-diff", "key-norm", "random", "streaming", "value-
 
 def small(name: str) -> Scorer:
     """A scorer whose windows fit the made-up layers."""
-    own = {"snapkv": {"window": 4, "kernel": 3}, "sparse-dllm": {"last": 5}, "expected-attention": {"first": 2}}
+    snapkv = {"window": 4, "kernel": 3}
+    own: dict[str, dict[str, Any]] = {
+        "snapkv": snapkv,
+        "sparse-dllm": {"last": 5},
+        "mask-queries": {"last": 5},
+        "expected-attention": {"first": 2},
+        "lagkv": {"first": 1, "lag": 3},
+        "chunk-kv": {"of": {"scorer": "snapkv", **snapkv}, "length": 3},
+        "block-wise": {"block": 4},
+        "kvzip": {"first": 1},
+    }
     return make_scorer(name, **own.get(name, {}))
 
 
@@ -44,7 +55,7 @@ def test_a_row_is_scored_as_if_it_were_alone(name: str) -> None:
     torch.testing.assert_close(together, scorer.importance(one_row(cached, 1)), rtol=1e-5, atol=1e-6)
 
 
-LOOKING = sorted(SCORERS.keys() - {"random", "streaming"})
+LOOKING = sorted(SCORERS.keys() - {"random", "streaming", "rerotated"})
 """Scorers that look at what a network computed."""
 
 
@@ -239,8 +250,21 @@ def test_random_choices_are_fair() -> None:
     assert (counts - expected).abs().max() < 5 * math.sqrt(expected * (1 - 3 / KEYS))
 
 
+def test_a_press_gives_the_order_of_keys_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    cached = made_up(padding=3)
+    expected, found = (make_scorer(name).importance(cached) for name in ("key-norm", "press"))
+    assert torch.equal(choose_kept(expected, cached.real, [5, 5]), choose_kept(found, cached.real, [5, 5]))
+    with pytest.raises(UserError, match="SnapKVPress asks the network for more than keys and values"):
+        make_scorer("press", of="SnapKVPress").importance(cached)
+    with pytest.raises(UserError, match="kvpress has no press 'KNorm' that scores keys"):
+        Compress("press:KNorm", 0.5)
+    monkeypatch.setitem(sys.modules, "kvpress", None)
+    with pytest.raises(UserError, match="scorer 'press' needs kvpress"):
+        make_scorer("press")
+
+
 def test_mistakes_are_named() -> None:
-    with pytest.raises(UserError, match="unknown scorer 'norm': use one of expected-attention"):
+    with pytest.raises(UserError, match="unknown scorer 'norm': use one of block-wise, chunk-kv"):
         make_scorer("norm")
     with pytest.raises(UserError, match="scorer 'snapkv' has no parameter 'size': it has window, kernel"):
         make_scorer("snapkv", size=3)
@@ -250,6 +274,8 @@ def test_mistakes_are_named() -> None:
         make_scorer("snapkv", kernel=4)
     with pytest.raises(UserError, match="first of scorer 'streaming' must be a whole number of at least 0, got -1"):
         make_scorer("streaming", first=-1)
+    with pytest.raises(UserError, match="goes around a scorer that protects nothing"):
+        make_scorer("chunk-kv", of=Protect("key-norm", first=1))
     with pytest.raises(UserError, match=r"window of scorer 'snapkv' must be a whole number of at least 1, got 2\.5"):
         make_scorer("snapkv", window=2.5)
 

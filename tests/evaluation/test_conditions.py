@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from made_cells import compress_of, exact, made_cell
 
 from sinkscope.compression import (
+    AdaKV,
     Budget,
     Compress,
     KeyNorm,
     PerLayerBudget,
     Protect,
+    PyramidKV,
     Random,
     Ratio,
     SkipLayers,
@@ -42,6 +44,8 @@ RIGHT, HALF, NONE = exact(*[1] * 20), exact(*[1, 0] * 10), exact(*[0] * 20)
         (Tokens(1), "1 tokens"), (EARLY, "by layer 1 x2, 0.9"), (LATE, "by layer 0.3 x3"),
         (PerLayerBudget((0.5, 64, SkipLayers(64, (2, 0)))), "by layer 0.5, 64 tokens, 64 tokens skip 0 2"),
         (SkipLayers(EARLY, (1,)), "by layer 1 x2, 0.9"),
+        (AdaKV(0.5), "0.5 ada-kv"), (AdaKV(64, 0.5), "64 tokens ada-kv least 0.5"),
+        (PyramidKV(0.25, steepness=5), "0.25 pyramid-kv steepness 5"),
     ],
 )  # fmt: skip
 def test_budgets_that_differ_are_called_differently(budget: Budget, label: str) -> None:
@@ -58,6 +62,8 @@ def test_skipped_layers_are_those_of_all_that_skip() -> None:
 def test_labels_come_of_the_settings() -> None:
     one = dropping(Compress(Protect(make_scorer("streaming", first=2), recent=5), SkipLayers(8, (1, 3))))
     assert (one.scorer, one.exceptions, one.kept) == ("streaming first 2", "skip 1 3, recent 5", "8 tokens")
+    chunks = make_scorer("chunk-kv", of=SnapKV(window=8), length=5)
+    assert dropping(Compress(chunks, 0.5)).scorer == "chunk-kv of snapkv window 8 length 5"
     assert one.dropping == "streaming first 2, skip 1 3, recent 5"
 
 

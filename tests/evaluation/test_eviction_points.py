@@ -93,7 +93,7 @@ def said_by(measure: ExactAnswers, texts: list[str]) -> ExactAnswers:
     return replace(measure, examples=expected, kind=replace(measure.kind, is_right=always))
 
 
-@pytest.mark.parametrize("compress", [None, HALF, Compress("random", 0.3, seed=5)])
+@pytest.mark.parametrize("compress", [None, HALF, Compress("random", 0.3, seed=5), Compress("kvzip:first=2", 0.4)])
 def test_contexts_are_compressed_before_the_question(twin: Model, compress: Compress | None) -> None:
     measure, settings = laid_out(twin), Decoding(max_new_tokens=4)
     texts = []

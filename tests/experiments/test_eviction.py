@@ -84,6 +84,28 @@ def test_a_grid_that_makes_no_sense_is_refused(wrong: dict[str, Any], said: str)
         EvictionGrid(**wrong)
 
 
+def test_caches_stand_beside_one_another(twin_folders: dict[str, Path], tmp_path: Path) -> None:
+    model = load_model(twin_folders["twin-dlm"], device="cpu")
+    caches = ("none", "dual", "dkv:refresh=1", "elastic:window=2")
+    cells = grid_of(model, scorers=(), caches=caches)(out=tmp_path / "grid")
+    assert [one.condition.scorer for one in cells] == [WHOLE, *(f"cache {name}" for name in caches)]
+    assert [one.condition for one in read_evictions(tmp_path / "grid")] == [one.condition for one in cells]
+    _, exact_run, dual, whole, elastic = (one.stats for one in cells)
+    assert cells[3].outcome.score == cells[1].outcome.score
+    assert whole["computed"] == exact_run["computed"] > elastic["computed"] > 0
+    assert dual["passes"] == exact_run["passes"] and dual["computed"] < exact_run["computed"]
+    assert dual["cache_bytes"] > 0 and whole["cache_bytes"] > 0 and exact_run["cache_bytes"] == 0
+    assert [one["difference"] for one in records(cells)] == [
+        None,
+        None,
+        *(one.outcome.score - cells[1].outcome.score for one in cells[2:]),
+    ]
+    with pytest.raises(UserError, match="--caches are of diffusion models"):
+        EvictionGrid(caches=("none",)).conditions("prompt")
+    with pytest.raises(UserError, match="unknown cache 'dkw'"):
+        EvictionGrid(caches=("dkw",))
+
+
 def test_pruning_needs_a_number_and_only_pruning_takes_one() -> None:
     with pytest.raises(UserError, match="--when decode needs --prune-after"):
         EvictionGrid().conditions("decode")

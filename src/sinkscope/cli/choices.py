@@ -40,6 +40,7 @@ DTYPES = ("float32", "bfloat16", "float16", "float64")
 CONFIDENCE = ("max-prob", "margin", "entropy", "random", "left-to-right")
 SCHEDULES = ("blocks", "shares", "linear", "dream")
 CACHES = ("prefix", "dual", "blocks")
+REFRESH_RULES = filed("decoding/refresh_rules")
 STOPS = ("block", "at-once")
 KERNELS = ("one-pass", "two-pass")
 

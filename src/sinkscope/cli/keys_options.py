@@ -22,6 +22,7 @@ from sinkscope.cli.choices import (
     GROUPS,
     HOW,
     REFERENCES,
+    REFRESH_RULES,
     RULES,
     SCORERS,
     check_names,
@@ -269,6 +270,15 @@ class VariedDropping(WhenOptions):
             "say. The ratios are then left out unless they are given.",
         ),
     ] = None
+    caches: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME,...",
+            help=f"Caches of a diffusion model with all keys beside one another: none, prefix, dual, "
+            f"{', '.join(REFRESH_RULES)}; parameters as in dkv:refresh=4. Keys are then dropped by a --scorer that is "
+            "named alone.",
+        ),
+    ] = None
     skip_layers: Annotated[
         list[str] | None,
         typer.Option(metavar="0,1|none", help="A set of layers that keep all keys; repeated, each set is run."),
@@ -281,6 +291,7 @@ class VariedDropping(WhenOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         named = check_specs("scorer", self.scorer or (), SCORERS)
+        check_specs("cache", self.caches or (), ("none", "prefix", "dual", *REFRESH_RULES))
         for option, value in (("--draws", self.draws), ("--drop-seed", self.drop_seed)):
             if value is not None and self.scorer is not None and _RANDOM not in named:
                 raise UserError(
@@ -297,8 +308,11 @@ class VariedDropping(WhenOptions):
         others = [read_budget_spec(spec) for spec in split_specs(self.budget or ())]
         ratios = numbers("--ratio", self.ratio or ([] if others else [_RATIOS]))
         tokens = whole_numbers("--tokens", self.tokens)
+        caches = split_specs(self.caches or ())
+        scorers = self.scorer or ([] if caches else [_SCORERS])
         grid = EvictionGrid(
-            scorers=[read_scorer(spec) for spec in split_specs(self.scorer or [_SCORERS])],
+            scorers=[read_scorer(spec) for spec in split_specs(scorers)],
+            caches=caches,
             budgets=[*map(Ratio, ratios), *map(Tokens, tokens), *others],
             skips=[_skipped(text) for text in self.skip_layers or ["none"]],
             protect_first=self.protect_first,

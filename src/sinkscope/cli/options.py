@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 import typer
 
 from sinkscope.addresses import reach
-from sinkscope.cli.choices import CACHES, CONFIDENCE, DTYPES, SCHEDULES, STOPS, check_names
+from sinkscope.cli.choices import CACHES, CONFIDENCE, DTYPES, REFRESH_RULES, SCHEDULES, STOPS, check_names, check_specs
 from sinkscope.cli.groups import OptionGroup, option_name
 from sinkscope.discovery import names_function
 from sinkscope.errors import Caution, UserError
@@ -133,7 +133,9 @@ class DecodingOptions(OptionGroup):
     alg_temp: Annotated[float | None, typer.Option(help="Draw positions at this temperature (Dream).")] = None
     threshold: Annotated[float | None, typer.Option(help="Commit all positions at least this confident.")] = None
     factor: Annotated[float | None, typer.Option(help="Threshold that rises with the number committed.")] = None
-    cache: Annotated[str | None, typer.Option(help=f"{', '.join(CACHES)}: which keys are kept.")] = None
+    cache: Annotated[str | None, typer.Option(help=f"{', '.join((*CACHES, *REFRESH_RULES))}: which keys are kept.")] = (
+        None
+    )
     sub_block_length: Annotated[int | None, typer.Option(help="Length of the parts of a block.")] = None
     stop: Annotated[str | None, typer.Option(help=f"{' or '.join(STOPS)}: when a text has ended.")] = None
     cfg_scale: Annotated[float | None, typer.Option(help="Classifier-free guidance; 0 is off.")] = None
@@ -152,9 +154,10 @@ class DecodingOptions(OptionGroup):
     seed: Annotated[int | None, seed_of("Seed of all noise.")] = None
 
     def __post_init__(self) -> None:
-        named = {"schedule": SCHEDULES, "confidence": CONFIDENCE, "cache": CACHES, "stop": STOPS}
+        named = {"schedule": SCHEDULES, "confidence": CONFIDENCE, "stop": STOPS}
         for name, known in named.items():
             check_names(name, filter(None, [vars(self)[name]]), known)
+        check_specs("cache", filter(None, [self.cache]), (*CACHES, *REFRESH_RULES))
         _ = self.given
 
     @property

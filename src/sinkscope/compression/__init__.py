@@ -13,9 +13,9 @@ How the parts fit, for whoever builds on them:
 - `scorers/`: a `Scorer` is a frozen dataclass with `importance(cached: CachedLayer) -> (batch, kv_head, key)` float32,
   the lowest dropped first. It states what it needs (`needs_queries`, `needs_received`, `needs_rotation`, and how many
   queries it `remembers`); whoever can't give that must refuse before any work. By name: `SCORERS`, `make_scorer`. A new
-  scorer is one class. `Protect` wraps one.
+  scorer is one class. `Protect`, `ChunkKV`, `BlockWise` and `Rerotated` go around one.
 - `budgets.py`: a `Budget` says how many of a row's n real keys stay in a layer, `kept(n, layer)`; `as_budget` takes
-  ratios and numbers of tokens. Where attention decides, `counts(cached)` says it of every key head.
+  ratios and numbers of tokens. Where key heads differ, `counts(cached, importance)` says it of each.
 - `contents.py`: `Contents`, the tensors of a layer; `LayerRules`, what is dropped from them and when; and
   `choose_kept(importance, real, counts)` -> the slots that stay, (batch, kv_head, slot). Pure.
 - `layers.py`: `CompressedLayer`, one layer of a cache, growing or of a block. Layers and heads hold different keys;
@@ -33,9 +33,11 @@ attention is (batch, head, key), summed over all queries so far. Of equally impo
 """
 
 from sinkscope.compression.budgets import (
+    AdaKV,
     Budget,
     KeepSinks,
     PerLayerBudget,
+    PyramidKV,
     Ratio,
     SkipLayers,
     Tokens,
@@ -48,14 +50,22 @@ from sinkscope.compression.prefix import Prefix, compress_cache, compress_prefix
 from sinkscope.compression.saved import load_prefix, save_prefix
 from sinkscope.compression.scorers import (
     SCORERS,
+    TOVA,
+    BlockWise,
     CachedLayer,
+    ChunkKV,
     ExpectedAttention,
     HighKeyNorm,
     KeyDiff,
     KeyNorm,
+    KVzip,
+    LagKV,
+    MaskQueries,
+    Press,
     Protect,
     Random,
     ReceivedAttention,
+    Rerotated,
     Rotation,
     Scorer,
     Sinks,
@@ -71,22 +81,32 @@ from sinkscope.compression.settings import WHEN, Compress, read_compress
 __all__ = [
     "EMPTY",
     "SCORERS",
+    "TOVA",
     "WHEN",
+    "AdaKV",
+    "BlockWise",
     "Budget",
     "CachedLayer",
+    "ChunkKV",
     "Compress",
     "CompressedCache",
     "ExpectedAttention",
     "HighKeyNorm",
+    "KVzip",
     "KeepSinks",
     "KeyDiff",
     "KeyNorm",
+    "LagKV",
+    "MaskQueries",
     "PerLayerBudget",
     "Prefix",
+    "Press",
     "Protect",
+    "PyramidKV",
     "Random",
     "Ratio",
     "ReceivedAttention",
+    "Rerotated",
     "Rotation",
     "Scorer",
     "Sinks",

@@ -5,6 +5,8 @@
     KeepSinks(Excess(3.0), window=32)     # as many as a rule calls sinks, and the last 32
     SkipLayers(Ratio(0.5), (0, 1))  # layers 0 and 1 keep all
     PerLayerBudget((1.0, 0.5, 0.25))      # one budget a layer
+    PyramidKV(0.5)                  # half on average, more in low layers
+    AdaKV(0.5)                      # half of a layer, shared out among its key heads by importance
 
 Rows of a batch count their own real tokens, so a row keeps what it would keep alone. A ratio is taken as it is written:
 0.07 of 100 is 7, whatever the nearest binary number is.
@@ -15,7 +17,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import ceil
 from types import MappingProxyType
@@ -23,7 +25,7 @@ from typing import Any
 
 import torch
 
-from sinkscope.compression.scorers.base import CachedLayer, check_whole
+from sinkscope.compression.scorers.base import CachedLayer, check_whole, places
 from sinkscope.discovery import parted_spec, read_settings
 from sinkscope.errors import UserError
 from sinkscope.sinks import Excess, SinkRule, make_rule, read_rule
@@ -33,19 +35,26 @@ from sinkscope.sinks.rules import KeyCounts
 class Budget(ABC):
     """How many keys of a layer stay."""
 
+    by_head: bool = False
+    """Whether key heads keep different numbers of keys, which `counts` says."""
     needs_received: bool = False
-    """Whether attention decides how many, each key head for itself."""
+    """Whether received attention decides how many."""
     rule: SinkRule = Excess()
     """By which whoever asks is told what sinks are."""
 
     @abstractmethod
     def kept(self, length: int, layer: int) -> int:
-        """How many of a row's `length` keys stay in this layer; where attention decides, the fewest that may."""
+        """How many of a row's `length` keys stay in this layer; where that differs by head, the fewest that may."""
 
-    def counts(self, cached: CachedLayer) -> torch.Tensor | None:
-        """How many keys stay in each key head, (batch, kv_head), where attention decides that; else None."""
-        del cached
-        return None
+    def counts(self, cached: CachedLayer, importance: torch.Tensor) -> torch.Tensor:
+        """How many keys stay in each key head, (batch, kv_head), where that differs `by_head`. importance (batch,
+        kv_head, key): of the keys of the layer."""
+        raise NotImplementedError
+
+    def of_layers(self, layers: int) -> Budget:
+        """The same for a model of so many layers."""
+        del layers
+        return self
 
     def at(self, layer: int) -> Budget:
         """What holds in this layer."""
@@ -113,6 +122,7 @@ class KeepSinks(Budget):
     rule: SinkRule = field(default_factory=Excess)
     window: int = 32
 
+    by_head = True
     needs_received = True
 
     def __post_init__(self) -> None:
@@ -123,7 +133,8 @@ class KeepSinks(Budget):
     def kept(self, length: int, layer: int) -> int:  # noqa: ARG002 - all layers alike
         return min(length, self.window)
 
-    def counts(self, cached: CachedLayer) -> torch.Tensor:
+    def counts(self, cached: CachedLayer, importance: torch.Tensor) -> torch.Tensor:
+        del importance
         return ((cached.sinks | (cached.distance <= self.window)) & cached.real).sum(-1)
 
     def refuse(self, keys: KeyCounts) -> None:
@@ -131,6 +142,89 @@ class KeepSinks(Budget):
 
     def to_plain(self) -> Any:
         return {"sinks": self.rule.settings(), "window": self.window}
+
+
+@dataclass(frozen=True)
+class AdaKV(Budget):
+    """A budget of a layer that its key heads share: as many keys as it would keep in all of them together stay, the
+    most important of all heads (AdaKV, 2407.11550).
+
+    least: the share of an even split that every head keeps whatever the others want. Importance must mean the same in
+    all heads: attention does, a norm only where heads have norms of one size. The memory of a layer is that of the head
+    which keeps most.
+    """
+
+    budget: Budget | float | int = 0.5
+    least: float = 0.2
+
+    by_head = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "budget", _even(self.budget, "AdaKV"))
+        if isinstance(self.least, bool) or not isinstance(self.least, int | float) or not 0 <= self.least <= 1:
+            raise UserError(f"least of the budget 'ada-kv' is a share from 0 to 1, got {self.least!r}")
+
+    def kept(self, length: int, layer: int) -> int:
+        return max(1, int(self.least * as_budget(self.budget).kept(length, layer)))
+
+    def counts(self, cached: CachedLayer, importance: torch.Tensor) -> torch.Tensor:
+        budget, layer, held = as_budget(self.budget), cached.layer, cached.real.sum(-1)
+        even = torch.tensor([[budget.kept(n, layer) for n in row] for row in held.tolist()], device=held.device)
+        safe = torch.tensor([[self.kept(n, layer) for n in row] for row in held.tolist()], device=held.device)
+        finite = torch.finfo(torch.float32)
+        worth = importance.nan_to_num(nan=finite.min, neginf=finite.min, posinf=finite.max)
+        worth = worth.masked_fill(places(importance, cached.real) < safe.unsqueeze(-1), torch.inf).flatten(1)
+        stays = places(worth, cached.real.flatten(1)) < even.sum(-1, keepdim=True)
+        return (stays.view_as(cached.real) & cached.real).sum(-1)
+
+    def to_plain(self) -> Any:
+        return {"ada_kv": as_budget(self.budget).to_plain(), "least": float(self.least)}
+
+
+@dataclass(frozen=True)
+class PyramidKV(Budget):
+    """More keys in low layers, fewer in high ones, on average as many as the budget says (PyramidKV, 2406.02069).
+
+    Of a budget of m keys the last layer keeps m / steepness, the first 2 m less that, the others what lies on the line
+    between them. No layer keeps fewer than `window`, and the first at most all but `window`: where the line does not
+    fit, all layers keep m, as in kvpress 0.5.5. layers: of the model, which is filled in.
+    """
+
+    budget: Budget | float | int = 0.5
+    steepness: int = 20
+    window: int = 64
+    layers: int | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "budget", _even(self.budget, "PyramidKV"))
+        check_whole("steepness of the budget 'pyramid-kv'", self.steepness, 1)
+        check_whole("window of the budget 'pyramid-kv'", self.window, 0)
+
+    def of_layers(self, layers: int) -> Budget:
+        return replace(self, layers=layers)
+
+    def kept(self, length: int, layer: int) -> int:
+        assert self.layers is not None
+        mean = as_budget(self.budget).kept(length, layer)
+        low = mean / self.steepness
+        high = 2 * mean - low
+        if high >= length - self.window:
+            high = length - self.window
+            low = 2 * mean - high
+        if not length >= high >= low >= self.window:
+            return mean
+        return max(1, round(high - layer * (high - low) / max(1, self.layers - 1)))
+
+    def to_plain(self) -> Any:
+        return {"pyramid_kv": as_budget(self.budget).to_plain(), "steepness": self.steepness, "window": self.window}
+
+
+def _even(budget: Budget | float | int, around: str) -> Budget:
+    """A budget that is the same for all layers and heads. Raises `UserError` for another."""
+    found = as_budget(budget)
+    if not isinstance(found, Ratio | Tokens):
+        raise UserError(f"{around} shares out a ratio or a number of tokens, got {budget!r}")
+    return found
 
 
 @dataclass(frozen=True)
@@ -146,10 +240,14 @@ class SkipLayers(Budget):
         if any(type(layer) is not int for layer in layers):
             raise UserError(f"the layers to skip are several whole numbers, (0,) or (0, 1) say, got {self.layers!r}")
         object.__setattr__(self, "layers", layers)
-        object.__setattr__(self, "needs_received", as_budget(self.budget).needs_received)
+        for name in ("by_head", "needs_received"):
+            object.__setattr__(self, name, getattr(self.budget, name))
 
     def kept(self, length: int, layer: int) -> int:
         return length if layer in self.layers else as_budget(self.budget).kept(length, layer)
+
+    def of_layers(self, layers: int) -> Budget:
+        return replace(self, budget=as_budget(self.budget).of_layers(layers))
 
     def at(self, layer: int) -> Budget:
         return Ratio(1.0) if layer in self.layers else as_budget(self.budget).at(layer)
@@ -179,10 +277,14 @@ class PerLayerBudget(Budget):
         if not isinstance(self.budgets, Iterable):
             raise UserError(f"PerLayerBudget takes one budget a layer, (1.0, 0.5) say, got {self.budgets!r}")
         object.__setattr__(self, "budgets", tuple(as_budget(one) for one in self.budgets))
-        object.__setattr__(self, "needs_received", any(as_budget(one).needs_received for one in self.budgets))
+        for name in ("by_head", "needs_received"):
+            object.__setattr__(self, name, any(getattr(one, name) for one in self.budgets))
 
     def kept(self, length: int, layer: int) -> int:
         return as_budget(self.budgets[layer]).kept(length, layer)
+
+    def of_layers(self, layers: int) -> Budget:
+        return replace(self, budgets=tuple(as_budget(one).of_layers(layers) for one in self.budgets))
 
     def at(self, layer: int) -> Budget:
         return as_budget(self.budgets[layer]).at(layer)
@@ -226,12 +328,16 @@ def read_budget(plain: Any) -> Budget:
     if "sinks" in plain:
         rule = dict(plain["sinks"])
         return KeepSinks(make_rule(rule.pop("rule"), **rule), plain["window"])
+    if "ada_kv" in plain:
+        return AdaKV(read_budget(plain["ada_kv"]), plain["least"])
+    if "pyramid_kv" in plain:
+        return PyramidKV(read_budget(plain["pyramid_kv"]), plain["steepness"], plain["window"])
     return PerLayerBudget(tuple(read_budget(one) for one in plain["per_layer"]))
 
 
 def read_budget_spec(spec: str) -> Budget:
-    """A budget from a spec: "ratio:0.5", "tokens:256", "sinks:epsilon=3,window=32"; a number alone is a ratio, above 1
-    a number of tokens.
+    """A budget from a spec: "ratio:0.5", "tokens:256", "sinks:epsilon=3,window=32", "ada-kv:0.5,least=0.2",
+    "pyramid-kv:0.5"; a number alone is a ratio, above 1 a number of tokens.
 
     Parameters of "sinks" are `rule`, the name of a sink rule ("excess" if left out), that rule's own, and `window`.
 
@@ -261,4 +367,6 @@ def _read_sinks(text: str, where: str) -> KeepSinks:
     return KeepSinks(found, **read_settings(KeepSinks, ",".join(window), where))
 
 
-_SPECS: Mapping[str, type[Budget]] = MappingProxyType({"ratio": Ratio, "tokens": Tokens})
+_SPECS: Mapping[str, type[Budget]] = MappingProxyType(
+    {"ratio": Ratio, "tokens": Tokens, "ada-kv": AdaKV, "pyramid-kv": PyramidKV}
+)

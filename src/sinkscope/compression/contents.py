@@ -13,6 +13,7 @@ import torch
 
 from sinkscope.compression.budgets import Budget
 from sinkscope.compression.scorers import CachedLayer, Rotation, Scorer
+from sinkscope.compression.scorers.base import places
 from sinkscope.compression.scorers.by_query import at_queries, last_real
 from sinkscope.decoding.caches import BlockPlace
 from sinkscope.errors import UserError
@@ -99,6 +100,18 @@ class Contents:
             received=None if self.received is None else self.received[..., first:].clone(),
         )
 
+    def until(self, columns: int) -> Contents:
+        """The first columns alone, of contents from which nothing was dropped, without queries."""
+        return replace(
+            self,
+            keys=self.keys[:, :, :columns].clone(),
+            values=self.values[:, :, :columns].clone(),
+            columns=self.columns[..., :columns].clone(),
+            real=self.real[:, :columns].clone(),
+            queries=None,
+            query_columns=None,
+        )
+
     def columns_by_head(self) -> torch.Tensor:
         """`columns` of every head, (batch, kv_head, slot) int64."""
         return self.columns.expand(-1, self.keys.shape[1], -1).long()
@@ -146,7 +159,7 @@ class LayerRules:
 
         columns: as in `Contents`. passes: made so far, with this one.
         """
-        first = self.first_pass and passes == 1
+        first = self.first_pass and passes == (2 if self.scorer.rereads else 1)
         if not first and (self.prune_after is None or columns.shape[-1] <= self.prune_after):
             return None
         lengths = (columns != EMPTY).sum(-1).amax(-1).tolist()
@@ -155,33 +168,64 @@ class LayerRules:
         return None if kept == lengths else kept
 
     def drop(
-        self, contents: Contents, counts: Sequence[int], seeds: Sequence[int], scale: float
+        self, contents: Contents, counts: Sequence[int], seeds: Sequence[int], scale: float, read: Contents
     ) -> tuple[Contents, torch.Tensor | None]:
         """What is left when each row keeps `counts` keys, as `due` said; the same contents where that is all of it.
-        And under a budget of sinks how many there were, (batch, kv_head)."""
+        And under a budget of sinks how many there were, (batch, kv_head).
+
+        read: what importance is judged by: the same contents, or with those of a second reading after them.
+        """
         if self.needs_received and contents.received is None:
             raise UserError(f"{self.wants_statistics}: run it inside `with ss.watch(model):`")
         seen = self.shown(contents, seeds, scale)
+        judged = seen if read is contents else self.shown(read, seeds, scale)
         held = seen.real.sum(-1)  # (batch, kv_head)
         least = torch.tensor(counts, device=held.device).view(-1, 1)
-        decided = self.here.counts(seen)
-        # Rows that are not cut now are due all that they hold.
-        kept = (
-            torch.minimum(least, held) if decided is None else torch.where(least < held.amax(-1, True), decided, held)
-        )
+        kept, importance = torch.minimum(least, held), None
+        if self.here.by_head:
+            # Rows that are not cut now are due all that they hold.
+            importance = self._importance(judged, None)[..., : seen.keys.shape[2]]
+            kept = torch.where(least < held.amax(-1, True), self.here.counts(seen, importance), held)
         for row in zip(kept.amin(-1), held.amin(-1), seen.length, seen.prompt_length, strict=True):
             check_protected(self.scorer, *(int(one) for one in row))
-        sinks = None if decided is None else seen.sinks.sum(-1)
-        if decided is not None and bool((kept == held).all()):
+        sinks = seen.sinks.sum(-1) if self.here.needs_received else None
+        if bool((kept == held).all()):
             return contents, sinks
-        importance = self.scorer.importance(seen)
-        if importance.shape != seen.real.shape or bool(importance.isnan().all()):
-            wanted = tuple(seen.real.shape)
+        if importance is None:
+            importance = self._importance(judged, kept)[..., : seen.keys.shape[2]]
+        left = only_kept(contents, choose_kept(importance, seen.real, kept))
+        return (self._closed_up(left, held, contents) if self.scorer.rerotates else left), sinks
+
+    def _importance(self, judged: CachedLayer, kept: torch.Tensor | None) -> torch.Tensor:
+        """(batch, kv_head, key), of which so many stay, (batch, kv_head), where that is known before.
+
+        Raises `UserError` for what is none.
+        """
+        importance = self.scorer.importance(replace(judged, counts=kept))
+        if importance.shape != judged.real.shape or bool(importance.isnan().all()):
+            wanted = tuple(judged.real.shape)
             raise UserError(
                 f"scorer {self.scorer.name!r} must give numbers (batch, kv_head, key) = {wanted}, one at least, got "
-                f"{'NaN alone' if importance.shape == seen.real.shape else tuple(importance.shape)}"
+                f"{'NaN alone' if importance.shape == judged.real.shape else tuple(importance.shape)}"
             )
-        return only_kept(contents, choose_kept(importance, seen.real, kept)), sinks
+        return importance
+
+    def _closed_up(self, left: Contents, held: torch.Tensor, before: Contents) -> Contents:
+        """Keys that stay, rotated to the positions right before what follows. Attention depends on distances alone, so
+        that is the same as counting positions inside the cache.
+
+        held (batch, kv_head): keys before. They have always stood without a gap.
+        """
+        assert self.rotation is not None
+        length = before.real.sum(-1).view(-1, 1, 1)
+        columns, there = before.columns_by_head(), left.columns_by_head()
+        rank = torch.searchsorted(columns.contiguous(), there.contiguous()) - (columns == EMPTY).sum(-1, keepdim=True)
+        slots = there.shape[-1]
+        new = torch.arange(slots, device=length.device) - slots + length
+        old = length - held.unsqueeze(-1) + rank
+        empty = there == EMPTY
+        moved = self.rotation.moved(left.keys.float(), old.masked_fill(empty, 0), new.clamp(min=0))
+        return replace(left, keys=moved.to(left.keys.dtype))
 
     @property
     def wants_statistics(self) -> str:
@@ -225,17 +269,10 @@ def choose_kept(importance: torch.Tensor, real: torch.Tensor, counts: Sequence[i
     heads, (batch, kv_head); all of them where there are fewer.
     """
     keys = importance.shape[-1]
-    order = importance.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf).argsort(
-        dim=-1, descending=True, stable=True
-    )
-    there = real.gather(-1, order)
-    order = order.gather(-1, (~there).long().argsort(dim=-1, stable=True))  # what is not real goes last
-    device = importance.device
-    wanted = torch.as_tensor(counts, device=device).reshape(len(counts), -1, 1)
-    most = torch.minimum(wanted, real.sum(-1, keepdim=True))
-    places = torch.arange(keys, device=device)
-    chosen = torch.where(places < most, order, EMPTY).sort(dim=-1).values
-    longest = int(most.max()) if most.numel() else 0
+    wanted = torch.as_tensor(counts, device=importance.device).reshape(len(counts), -1, 1)
+    stays = (places(importance, real) < wanted) & real
+    chosen = torch.where(stays, torch.arange(keys, device=importance.device), EMPTY).sort(dim=-1).values
+    longest = int(stays.sum(-1).max()) if stays.numel() else 0
     return chosen[..., keys - longest :]
 
 

@@ -133,6 +133,8 @@ class GrowingHolding:
         self.passes = 0
         self.whole = True
         """Whether every column of the sequence still has its key."""
+        self._read = 0
+        """Columns of the first reading, where a scorer wants a second."""
         self.prompt_goes_on = False
         """Whether the next pass reads more of the prompt: the question after a prefix."""
         self.pending: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -200,9 +202,14 @@ class GrowingHolding:
         self.passes += 1
         if self.window is not None and contents.columns.shape[-1] >= self.window:
             contents, self.whole = contents.latest(self.window - 1), False
+        read = contents
+        if self.rules.scorer.rereads:
+            # What is read a second time is not kept.
+            contents = contents.until(self._read) if self.passes == 2 else contents
+            self._read = contents.columns.shape[-1]
         counts = self.rules.due(contents.columns, self.passes)
         if counts is not None:
-            left, self.sinks = self.rules.drop(contents, counts, self.seeds, scale)
+            left, self.sinks = self.rules.drop(contents, counts, self.seeds, scale, read)
             if left is not contents:
                 self._gaps, self.whole = bool((left.columns == EMPTY).any()), False
             contents = left
@@ -331,7 +338,7 @@ class BlockHolding:
             received=seen.index_select(2, context) if seen is not None else None,
             fed_received=seen[..., start:stop] if seen is not None else None,
         )
-        kept, self.sinks = self.rules.drop(contents, counts, self.seeds, scale)
+        kept, self.sinks = self.rules.drop(contents, counts, self.seeds, scale, contents)
         if kept is contents:
             return
         self.contents = replace(kept, queries=None, query_columns=None, received=None, fed_received=None)

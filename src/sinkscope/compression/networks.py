@@ -41,6 +41,11 @@ class RotaryPositions:
         cosine, sine = (angles.mean(1, keepdim=True) for angles in self._angles(vectors, positions))
         return self._turned(vectors, cosine, sine)
 
+    def moved(self, keys: torch.Tensor, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+        flat = self.undone(keys.flatten(0, 1).unsqueeze(1), old.flatten(0, 1))
+        cosine, sine = self._angles(flat, new.expand_as(old).flatten(0, 1))
+        return self._turned(flat, cosine, sine).view_as(keys)
+
     def _turned(self, vectors: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
         """Rotation is linear in cosines and sines, so any will do; dimensions beyond theirs stay."""
         turned, rest = vectors[..., : cosine.shape[-1]], vectors[..., cosine.shape[-1] :]
@@ -62,7 +67,7 @@ def rotation_of(model: Model) -> RotaryPositions:
     usual = module is not None and "layer_type" not in inspect.signature(module.forward).parameters
     if not usual or rotate is None:
         raise UserError(
-            f"scorer 'expected-attention' needs rotary positions that are the same in all layers, {model.name} "
+            f"this scorer needs rotary positions that are the same in all layers, {model.name} "
             f"({type(model.network).__name__}) has none; use another scorer"
         )
     assert isinstance(module, torch.nn.Module)

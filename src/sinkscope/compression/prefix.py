@@ -29,7 +29,7 @@ from sinkscope.compression.cache import CompressedCache, row_seeds
 from sinkscope.compression.contents import EMPTY, Contents
 from sinkscope.compression.layers import GrowingHolding
 from sinkscope.compression.networks import windows_of
-from sinkscope.compression.settings import Compress, check_model, check_pruning
+from sinkscope.compression.settings import Compress, check_model, check_pruning, empty_cache
 from sinkscope.decoding.canvas import Canvas, Prompts, check_autoregressive, encode_prompts
 from sinkscope.decoding.forward import Forward
 from sinkscope.decoding.sampling import prompt_seeds
@@ -37,6 +37,8 @@ from sinkscope.errors import UserError
 from sinkscope.families import Model
 from sinkscope.families.describe import Identity, check_identity, identity_of
 
+_REPEAT = "\n\nRepeat the previous context exactly.\n"
+"""As in kvpress 0.5.5, for models without a chat template."""
 _PLAIN = (DynamicLayer, DynamicSlidingWindowLayer)
 
 
@@ -121,13 +123,32 @@ def compress_prefix(model: Model, context: Prompts, compress: Compress) -> Prefi
             f"{model.family.max_length} in all; shorten it"
         )
     compress.check(model, [len(tokens)])
-    cache = compress.cache(model, prompt_seeds(encoded, compress.seed))
-    ids = torch.tensor([tokens], dtype=torch.long, device=model.device)
-    canvas = Canvas(tokens=ids, real=torch.ones_like(ids, dtype=torch.bool), prompt_length=len(tokens))
-    everyone = torch.zeros_like(ids)
-    Forward(model, canvas)(ids, (0, len(tokens)), (len(tokens) - 1, len(tokens)), everyone, cache)
+    again = second_reading(model, tokens) if compress.how.rereads else []
+    compress.ready(model)
+    cache = empty_cache(compress, model, prompt_seeds(encoded, compress.seed))
+    ids = torch.tensor([tokens + again], dtype=torch.long, device=model.device)
+    canvas = Canvas(tokens=ids, real=torch.ones_like(ids, dtype=torch.bool), prompt_length=ids.shape[1])
+    reads, everyone = Forward(model, canvas), torch.zeros_like(ids)
+    for fed in ((0, len(tokens)), (len(tokens), len(tokens + again)))[: 2 if again else 1]:
+        reads(ids, fed, (fed[1] - 1, fed[1]), everyone[:, slice(*fed)], cache)
     cache.check_filled()
     return Prefix(tokens=tuple(tokens), compress=compress, identity=identity_of(model), kept=cache)
+
+
+def second_reading(model: Model, tokens: Sequence[int]) -> list[int]:
+    """What is read after a context of these tokens for KVzip: a request to repeat it, and the context again.
+
+    Raises `UserError` for a model without a tokenizer, and where twice is too long for it.
+    """
+    if model.tokenizer is None:
+        raise UserError(f"{model.name} has no tokenizer to ask it to repeat a context with; use another scorer")
+    request = model.tokenizer.encode(_REPEAT, add_special_tokens=False)
+    if 2 * len(tokens) + len(request) > model.family.max_length:
+        raise UserError(
+            f"a context of {len(tokens)} tokens is read twice, and {model.name} takes {model.family.max_length} in "
+            "all; shorten it"
+        )
+    return [*request, *tokens]
 
 
 def compress_cache(

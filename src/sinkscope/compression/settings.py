@@ -68,9 +68,11 @@ class Compress:
             raise UserError(f"when={self.when!r} {needs}; got prune_after={self.prune_after}")
         if self.prune_after is not None:
             check_whole("prune_after", self.prune_after, 1)
-            if self.how.one_order and self.much.needs_received:
+            if self.how.rereads:
+                raise UserError(f"scorer {self.how.name!r} reads a context twice and drops once; use when='prompt'")
+            if self.how.one_order and self.much.by_head:
                 raise UserError(
-                    f"scorer {self.how.name!r} has one order for all key heads, which under a budget of sinks hold "
+                    f"scorer {self.how.name!r} has one order for all key heads, which under this budget hold "
                     "different keys when they are cut again; use when='prompt', or another scorer"
                 )
 
@@ -99,6 +101,12 @@ class Compress:
             raise UserError(
                 f"a block cache drops keys after each block's first pass, not by prune_after; use when='prompt', got "
                 f"when={self.when!r}"
+            )
+        refuse_rereading(self)
+        if self.how.rerotates:
+            raise UserError(
+                f"scorer {self.how.name!r} closes the gaps before what follows, and a block has keys on both sides; "
+                "use the scorer inside it"
             )
         check_model(self, model)
         return CompressedBlocks(rules=_rules(self, model), seed=self.seed, heads=_heads_of(model))
@@ -130,6 +138,7 @@ class Compress:
         Raises `UserError` for what can't be done to this model.
         """
         check_model(self, model)
+        refuse_rereading(self)
         self.ready(model)
         return empty_cache(self, model, seeds)
 
@@ -137,7 +146,8 @@ class Compress:
         """The fewest keys that a layer may hold of a row whose prompt has `length` tokens or more."""
         cut = [length] if self.when != "decode" else []
         cut += [] if self.prune_after is None else [self.prune_after + 1]
-        kept = [self.much.kept(held, layer) for held in cut for layer in range(model.shape.layers)]
+        much = self.much.of_layers(model.shape.layers)
+        kept = [much.kept(held, layer) for held in cut for layer in range(model.shape.layers)]
         return min(kept if self.when != "decode" else [length, *kept])
 
     def to_dict(self) -> dict[str, Any]:
@@ -157,9 +167,23 @@ def check_model(compress: Compress, model: Model) -> None:
         raise UserError(f"{model.name} was loaded with another attention function; load it with attention={NAME!r}")
     refuse_split_heads(model.network, "keys can't be dropped so")
     compress.much.check(model.shape.layers)
-    windows_of(model)
+    windows = windows_of(model)
+    if (compress.how.rerotates or compress.how.rereads) and any(window is not None for window in windows):
+        raise UserError(
+            f"scorer {compress.how.name!r} moves keys or reads twice, which sliding windows ({model.name}) don't "
+            "allow; use another scorer"
+        )
     if compress.how.needs_rotation:
         rotation_of(model)
+
+
+def refuse_rereading(compress: Compress) -> None:
+    """Raise `UserError` for a scorer that wants a context read twice, where it is read once."""
+    if compress.how.rereads:
+        raise UserError(
+            f"scorer {compress.how.name!r} reads a context twice before any question: use compress_prefix, or "
+            "--when context"
+        )
 
 
 def check_pruning(compress: Compress, model: Model, lengths: Sequence[int]) -> None:
@@ -188,7 +212,7 @@ def _rules(compress: Compress, model: Model) -> LayerRules:
     """Of the first layer; the others differ by their number and heads alone."""
     return LayerRules(
         scorer=compress.how,
-        budget=compress.much,
+        budget=compress.much.of_layers(model.shape.layers),
         layer=0,
         heads=model.shape.heads,
         first_pass=compress.when != "decode",
@@ -198,8 +222,9 @@ def _rules(compress: Compress, model: Model) -> LayerRules:
 
 
 def _check_protected(compress: Compress, model: Model, held: int, length: int, prompt_length: int) -> None:
+    much = compress.much.of_layers(model.shape.layers)
     for layer in range(model.shape.layers):
-        check_protected(compress.how, compress.much.kept(held, layer), held, length, prompt_length)
+        check_protected(compress.how, much.kept(held, layer), held, length, prompt_length)
 
 
 def read_compress(plain: Mapping[str, Any]) -> Compress:

@@ -18,19 +18,22 @@ is exact. SDAR and Fast-dLLM v2 write a block at its end, the last one too, whos
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
+from transformers import Cache
 
 from sinkscope.attention import NOT_COUNTED
 from sinkscope.decoding.blockwise import Lines, keeps_blocks
 from sinkscope.decoding.caches import BlockCache, BlockPlace, WrittenCache
 from sinkscope.decoding.canvas import Canvas, doubled
-from sinkscope.decoding.choice import SCHEDULES, Block, CommitRule, drawn_counts
+from sinkscope.decoding.choice import SCHEDULES, Block, CommitRule, Predictions, drawn_counts
 from sinkscope.decoding.filling import Filling
 from sinkscope.decoding.forward import forward_for
 from sinkscope.decoding.predicting import Predictor
 from sinkscope.decoding.protocols import BlockCompression, Intervening, Intervention, Step, block_layers
+from sinkscope.decoding.refreshing import Canvassed, RefreshingCache, RefreshRule
 from sinkscope.decoding.sampling import row_generators
 from sinkscope.decoding.settings import Denoising
 from sinkscope.errors import UserError
@@ -57,6 +60,8 @@ def _least_passes(settings: Denoising, lines: Lines) -> int | None:
     """
     if lines.grows:
         return 0
+    if settings.refreshing is not None:
+        return 1
     if settings.cache is not None:
         return 2
     if not settings.by_certainty:
@@ -91,6 +96,8 @@ class _Denoising:
         self._hooks = self._forward.intervening
         self._predictor = Predictor(model, canvas, settings, self._forward, self._noise)
         self._dropping = dropping
+        rule = settings.refreshing
+        self._refreshed = None if rule is None else _Refreshed(model, rule, self._filling, self._fed_canvas.real)
         padding = (~canvas.real).sum(-1).tolist()
         self._rule = CommitRule(self._schedule, padding, self._lines.width, settings.threshold, settings.factor)
         self._least = _least_passes(settings, self._lines)
@@ -143,12 +150,14 @@ class _Denoising:
             passes=passes,
             masks=masks,
             held_back=[0] * len(at_start),
-            cache=self._empty_cache(first, last) if self._kept is None else self._kept,
+            cache=self._cache_of(first, last),
             drawn=drawn,
             most=max(at_start),
         )
 
-    def _empty_cache(self, start: int, stop: int) -> BlockCache | None:
+    def _cache_of(self, start: int, stop: int) -> Cache | None:
+        if self._kept is not None or self._refreshed is not None:
+            return self._kept if self._refreshed is None else self._refreshed.cache
         kind = self._settings.cache
         if kind is None or (self._lines.grows and start == 0):  # nothing lies before the block
             return None
@@ -207,6 +216,8 @@ class _Denoising:
         first = open_now & self._filling.at(block.bounds[0])
         only_first = before and block.step == 0 and (not self._lines.grows or bool(first.any()))
         open_now = first if only_first else self._filling.in_first_part(open_now)
+        if self._refreshed is not None:
+            open_now = self._refreshed.plan(block, open_now, self._index)
         fed = self._fed(block, open_now)
         step = self._pass(block, fed, open_now, takes_part, all_of_them=only_first)
         if self._kept is not None and (not self._parts or self._ended(block)):
@@ -245,13 +256,17 @@ class _Denoising:
         seen = before[:, : self._lines.there(fed[1] if finished else block.bounds[1])]
         groups = filling.groups(block.number)[:, fed[0] : fed[1]]
         groups = groups.masked_fill(~takes_part.unsqueeze(-1), NOT_COUNTED)  # alone it would not ask
-        predictions = self._predictor.predict(filling, seen, open_now, fed, groups, block, self._index, finished)
+        with nullcontext() if self._refreshed is None else self._refreshed.cache.computing():
+            predictions = self._predictor.predict(filling, seen, open_now, fed, groups, block, self._index, finished)
         every = torch.ones_like(predictions.rows, dtype=torch.bool)
         chosen = every if all_of_them else self._rule.of(predictions, block)
         rows, columns = predictions.rows[chosen], predictions.columns[chosen]
         filling.tokens[rows, columns] = predictions.tokens[chosen]
         committed = torch.zeros_like(filling.generated)
         committed[rows, columns] = True
+        refreshed, real = self._refreshed, self._fed_canvas.real[:, slice(*fed)]
+        if refreshed is not None:
+            refreshed.saw(predictions, committed)
         confidence = torch.full(committed.shape, torch.nan, device=seen.device)
         confidence[rows, columns] = predictions.confidence[chosen].float()
         self._index += 1
@@ -268,6 +283,8 @@ class _Denoising:
             confidence=confidence[:, :stop],
             groups=groups,
             takes_part=takes_part,
+            computed=(real.sum(-1).double() if refreshed is None else refreshed.computed).view(-1, len(seen)).sum(0),
+            held_bytes=None if refreshed is None else refreshed.cache.nbytes,
             removed=None if self._forward.removed is None else self._forward.removed.first(len(seen)),
             logits=predicted[1] if "logits" in keeps and predicted is not None else None,
             logit_columns=predicted[0] if "logits" in keeps and predicted is not None else None,
@@ -292,3 +309,39 @@ def _changed(step: Step, hooks: Intervening, filling: Filling, before: torch.Ten
         committed=(now != before) & (now != filling.mask_id),
         confidence=step.confidence.masked_fill(~own, torch.nan),
     )
+
+
+class _Refreshed:
+    """A cache that computes some columns anew, and what its rule is told; with guidance every row twice."""
+
+    def __init__(self, model: Model, rule: RefreshRule, filling: Filling, real: torch.Tensor) -> None:
+        self.cache = RefreshingCache(model, rule, real)
+        self._filling, self._real = filling, real
+        self._new = torch.zeros_like(filling.generated)
+        self._surest = torch.zeros(self._new.shape, dtype=torch.float64, device=real.device)
+
+    def plan(self, block: Block, open_now: torch.Tensor, index: int) -> torch.Tensor:
+        """Which of the open positions, (batch, position), may be committed after the next pass."""
+        filling, twice = self._filling, len(self._real) // len(self._new)
+        canvas = Canvassed(
+            index=index,
+            step=block.step,
+            block=block.bounds,
+            real=self._real,
+            generated=filling.generated.repeat(twice, 1),
+            masked=(filling.generated & (filling.tokens == filling.mask_id)).repeat(twice, 1),
+            new=self._new.repeat(twice, 1),
+            open=open_now.repeat(twice, 1),
+            confidence=self._surest.repeat(twice, 1),
+        )
+        return self.cache.plan(canvas)[: len(open_now)]
+
+    def saw(self, predictions: Predictions, committed: torch.Tensor) -> None:
+        """What the pass predicted, and what was committed, (batch, position) boolean."""
+        self._surest[predictions.rows, predictions.columns] = predictions.confidence.double()
+        self._new = committed
+
+    @property
+    def computed(self) -> torch.Tensor:
+        """Columns computed in the latest pass, (row fed,), means over the layers."""
+        return self.cache.computed / len(self.cache.held)

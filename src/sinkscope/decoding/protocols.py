@@ -251,6 +251,9 @@ class Step:
     confidence: torch.Tensor  # (batch, position) float32, confidence of what was committed now, NaN elsewhere
     groups: torch.Tensor  # (batch, query) index into `attention.GROUPS`; -1: padding, or a row that takes no part
     takes_part: torch.Tensor  # (batch,) boolean: rows that would make this pass alone too; the others are done
+    computed: torch.Tensor | None = None  # (batch,) float64: columns without padding that a layer computed, on average,
+    # with guidance of both passes; None where a loop does not count them
+    held_bytes: int | None = None  # of a cache that computes some columns anew, all rows; None of others
     removed: MaskingStats | None = None  # what an intervention took from each row in this pass; None without one
     noise: Noise | None = None  # of a renoising model; None of all others
     logits: torch.Tensor | None = None  # (batch, column, token) that tokens were chosen from, if asked for

@@ -28,6 +28,7 @@ from sinkscope.decoding.protocols import (
     cache_for,
     prefix_of,
 )
+from sinkscope.decoding.refreshing import blocks_of
 from sinkscope.decoding.renoising import renoise_canvas
 from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.decoding.settings import KINDS, Decoding, Denoising, Renoising, Settings
@@ -223,6 +224,11 @@ def _check_denoising(run: Run, settings: Denoising, encoded: Sequence[Sequence[i
     check_token_ids(model, "suppress", settings.suppress, never=(mask,))
     check_token_ids(model, "defer", settings.defer)
     check_token_ids(model, "cfg_keep_tokens", settings.cfg_keep_tokens)
+    if settings.refreshing is not None and (run.masking is not None or run.compression is not None):
+        raise UserError(
+            f"cache={settings.cache!r} computes some columns alone, beside which no keys can be masked or dropped; use "
+            "cache='dual' or 'prefix'"
+        )
     fewest = _fewest_keys(run, settings, lengths)
     masks = new + max(sum(token == mask for token in tokens) for tokens in encoded)
     most = max(_FEW_STEPS, _STEPS_A_MASK * masks)
@@ -244,6 +250,8 @@ def _check_whole_canvas(model: Model, settings: Denoising, lengths: Sequence[int
             f"{settings.block_length}, counted from each text's first token, which are different columns; run them one "
             "by one (batch size 1), or use block_length=None"
         )
+    if settings.refreshing is not None:
+        blocks_of(model)  # refuses layers that a cache can't compute in part
     if settings.cache == "blocks" or settings.stop is not None:
         which = "cache='blocks'" if settings.cache == "blocks" else f"stop={settings.stop!r}"
         raise UserError(
@@ -255,6 +263,8 @@ def _check_whole_canvas(model: Model, settings: Denoising, lengths: Sequence[int
 def _check_blockwise(model: Model, blocks: Blockwise, settings: Denoising, masks_given: bool, rows: int) -> None:
     """Refuse what a block-causal model can't do."""
     length, name = blocks.length, f"{model.name} ({model.family.name})"
+    if settings.refreshing is not None:
+        raise UserError(f"{name} is block-causal and keeps finished blocks as they are; use cache='blocks' or 'prefix'")
     if settings.block_length not in (None, length):
         raise UserError(
             f"{name} attends in blocks of {length}, block_length is {settings.block_length}; leave it out, or load the "

@@ -11,6 +11,8 @@ from numbers import Real
 from types import MappingProxyType
 
 from sinkscope.decoding.choice import CONFIDENCE, SCHEDULES
+from sinkscope.decoding.refresh_rules import REFRESH_RULES, RefreshRule, read_refresh_rule
+from sinkscope.discovery import parted_spec
 from sinkscope.errors import UserError
 
 CACHES = ("prefix", "dual", "blocks")
@@ -88,7 +90,7 @@ class Denoising:
         require_one_of("schedule", self.schedule, tuple(SCHEDULES))
         require_one_of("confidence", self.confidence, tuple(CONFIDENCE))
         if self.cache is not None:
-            require_one_of("cache", self.cache, CACHES)
+            check_cache(self.cache)
         if self.stop is not None:
             require_one_of("stop", self.stop, STOPS)
         if self.sub_block_length is not None:
@@ -141,6 +143,11 @@ class Denoising:
         if self.gen_length == 0 or self.block_length is None:
             return 1
         return -(-self.gen_length // self.block_length)
+
+    @property
+    def refreshing(self) -> RefreshRule | None:
+        """The rule of a cache that computes some columns anew in each pass; None for other caches."""
+        return None if self.cache is None or self.cache in CACHES else read_refresh_rule(self.cache)
 
     @property
     def reads(self) -> bool:
@@ -256,6 +263,14 @@ def _check_sampling(temperature: float, top_p: float | None, top_k: int | None) 
         _in_range("top_p", top_p, 0.0, 1.0)
     if top_k is not None:
         _at_least("top_k", top_k, 1)
+
+
+def check_cache(cache: str) -> None:
+    """Raise `UserError` for what is no cache, with parameters that it does not take."""
+    name, _ = parted_spec(cache)
+    if cache not in CACHES:
+        require_one_of("cache", name, (*CACHES, *REFRESH_RULES))
+        read_refresh_rule(cache)
 
 
 def require_one_of(name: str, value: str, known: Sequence[str]) -> None:

@@ -30,7 +30,7 @@ from sinkscope.attention import watch
 from sinkscope.compression import EMPTY, Compress
 from sinkscope.compression.layers import BlockHolding, CompressedLayer
 from sinkscope.decoding.caches import BlockPlace, HeldLayer
-from sinkscope.decoding.protocols import BlockCompression, BlockLengths, block_layers
+from sinkscope.decoding.protocols import BlockCompression, BlockLengths, Step, block_layers
 from sinkscope.families import Model
 
 _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
@@ -45,13 +45,16 @@ class CacheStats:
     the keys and values of an example right after dropping, on average, and of what a dropping cache notes of them; a
     layer whose heads keep different numbers of keys has room for the largest in all of them. tokens: generated or
     scored, of all examples. sinks: share of the keys that the budget's rule called sinks, in the layers that have one;
-    None under other budgets.
+    None under other budgets. passes: an example's own, on average, each with its prompt's; computed: columns that they
+    computed in a layer, of an example; None where that is not counted.
     """
 
     kept: float
     cache_bytes: float
     tokens: int
     sinks: float | None = None
+    passes: float | None = None
+    computed: float | None = None
 
 
 @dataclass(kw_only=True)
@@ -65,6 +68,17 @@ class Meter:
     nbytes: float = 0
     rows: int = 0
     tokens: int = 0
+    examples: int = 0
+    passes: int = 0
+    computed: float = 0
+
+    def count(self, step: Step) -> None:
+        """Count what a step committed and computed, of rows that take part."""
+        self.tokens += int(step.committed.sum())
+        self.examples += len(step.committed) if step.index == 0 else 0
+        self.passes += int(step.takes_part.sum())
+        if step.computed is not None:
+            self.computed += float((step.computed * step.takes_part).sum())
 
     def look(self, layers: Sequence[Any], lengths: torch.Tensor) -> None:
         """Look at the layers of a transformers cache of so many keys, `lengths` (batch,), before any was dropped."""
@@ -83,7 +97,15 @@ class Meter:
         rows = max(self.rows, 1)
         kept = self.kept / self.there if self.there else 1.0
         sinks = self.sinks / self.judged if self.judged else None
-        return CacheStats(kept=kept, cache_bytes=self.nbytes / rows, tokens=self.tokens, sinks=sinks)
+        each = None if not self.computed else self.computed / self.examples
+        return CacheStats(
+            kept=kept,
+            cache_bytes=self.nbytes / rows,
+            tokens=self.tokens,
+            sinks=sinks,
+            passes=self.passes / self.examples if self.examples else None,
+            computed=each,
+        )
 
 
 @singledispatch

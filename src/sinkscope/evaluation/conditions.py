@@ -4,6 +4,7 @@
     KeysCondition(intervention=MaskSinks(5))                                     # keys masked
     KeysCondition(compression=Compress("key-norm", 0.5), point="prompt")         # keys dropped
     KeysCondition(MaskSinks(5), Compress("key-norm", 0.5), "prompt")             # both
+    KeysCondition(point="block", cache="dkv:refresh=4")                          # in another cache of a diffusion model
 
 Labels are for people and not compared: what two conditions have in common is asked of their keys, which leave out what
 is varied and the seeds alone.
@@ -17,13 +18,25 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from sinkscope.compression import Budget, Compress, Scorer, SkipLayers, as_budget, make_scorer, read_compress
+from sinkscope.compression import (
+    AdaKV,
+    Budget,
+    Compress,
+    PyramidKV,
+    Scorer,
+    SkipLayers,
+    as_budget,
+    make_scorer,
+    read_compress,
+)
 from sinkscope.decoding.protocols import active
 from sinkscope.interventions import MaskSinks
 from sinkscope.sinks import SinkRule, make_rule
 
 PLAIN, SINKS = "plain", "sinks"
 """Who is masked where nobody is, and where no control stands in."""
+NO_CACHE = "none"
+"""The cache of a diffusion model whose passes all are whole."""
 WHOLE = "all keys"
 """Scorer where nothing is dropped."""
 POINTS = ("context", "prompt", "decode", "block")
@@ -37,19 +50,22 @@ class KeysCondition:
     """Keys that are masked, keys that are dropped, and when.
 
     point: the eviction point, also of a run that drops nothing and is compared with one that does; None where answers
-    are generated without looking at the cache.
+    are generated without looking at the cache. cache: a diffusion model's, `NO_CACHE` for none; None leaves it to the
+    measure.
     """
 
     intervention: MaskSinks | None = None
     compression: Compress | None = None
     point: str | None = None
+    cache: str | None = None
 
     @property
     def name(self) -> str:
         """In a few words, for messages."""
         masked = "" if self.intervention is None else f"{self.keys} {self.masked}"
         dropped = "" if self.compression is None else f"{self.dropping} at {self.kept}"
-        return ", ".join(filter(None, (masked, dropped))) or (PLAIN if self.point is None else WHOLE)
+        cached = "" if self.cache is None else f"cache {self.cache}"
+        return ", ".join(filter(None, (masked, dropped, cached))) or (PLAIN if self.point is None else WHOLE)
 
     @property
     def packages(self) -> Mapping[str, str]:
@@ -80,7 +96,9 @@ class KeysCondition:
 
     @property
     def scorer(self) -> str:
-        """The scorer's name, with parameters of its own; `WHOLE` where nothing is dropped."""
+        """The scorer's name, with parameters of its own; `WHOLE` where nothing is dropped, or which cache it is."""
+        if self.compression is None and self.cache is not None:
+            return f"cache {self.cache}"
         return WHOLE if self.compression is None else scorer_label(self.compression.how)
 
     @property
@@ -110,6 +128,7 @@ class KeysCondition:
             "intervention": None if self.intervention is None else self.intervention.to_dict(),
             "compression": None if self.compression is None else self.compression.to_dict(),
             "point": self.point,
+            **({} if self.cache is None else {"cache": self.cache}),
         }
 
 
@@ -155,6 +174,7 @@ def read_condition(kept: Mapping[str, Any]) -> KeysCondition:
         None if masking is None else MaskSinks(**{**masking, "keys": _read_keys(masking["keys"])}),
         None if dropping is None else read_compress(dropping),
         point,
+        kept.get("cache"),
     )
 
 
@@ -172,10 +192,14 @@ def keys_label(keys: SinkRule | int) -> str:
 
 def scorer_label(scorer: Scorer) -> str:
     """Its name, with parameters of its own."""
-    settings, _ = _split(scorer)
-    name = settings.pop("scorer")
-    own = make_scorer(name).settings()
-    return " ".join([name, *(f"{key} {value}" for key, value in settings.items() if value != own[key])])
+    return _told(_split(scorer)[0])
+
+
+def _told(settings: Mapping[str, Any]) -> str:
+    own = make_scorer(settings["scorer"]).settings()
+    others = {key: value for key, value in settings.items() if value != own[key]}
+    told = (f"{key} {_told(value) if isinstance(value, Mapping) else value}" for key, value in others.items())
+    return " ".join([settings["scorer"], *told])
 
 
 def budget_label(budget: Budget) -> str:
@@ -227,6 +251,11 @@ def _named(plain: Any) -> str:
         return f"{plain} tokens"
     if "sinks" in plain:
         return f"{keys_label(_read_keys(plain['sinks']))} + {plain['window']}"
+    for spread, usual in (("ada_kv", AdaKV()), ("pyramid_kv", PyramidKV())):
+        if spread in plain:
+            own = usual.to_plain()
+            others = [f"{one} {value:g}" for one, value in plain.items() if one != spread and value != own[one]]
+            return " ".join([_named(plain[spread]), spread.replace("_", "-"), *others])
     skipped, rest = _without_skips(plain)
     if skipped:  # of one layer among others
         return f"{_named(rest)} skip {' '.join(map(str, skipped))}"

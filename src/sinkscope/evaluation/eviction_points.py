@@ -23,7 +23,9 @@ import torch
 from sinkscope.attention import GROUPS, NOT_COUNTED
 from sinkscope.compression import Compress
 from sinkscope.compression.networks import windows_of
-from sinkscope.decoding import Decoding, Run
+from sinkscope.compression.prefix import second_reading
+from sinkscope.compression.settings import empty_cache, refuse_rereading
+from sinkscope.decoding import CACHES, Decoding, Denoising, Run
 from sinkscope.decoding.autoregressive import decode_canvas
 from sinkscope.decoding.canvas import Canvas, lay_out
 from sinkscope.decoding.coupling import takes_padding
@@ -33,7 +35,7 @@ from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.decoding.settings import Settings
 from sinkscope.errors import UserError
 from sinkscope.evaluation.cache_stats import Meter, Metered, fresh_cache
-from sinkscope.evaluation.conditions import KeysCondition
+from sinkscope.evaluation.conditions import NO_CACHE, KeysCondition
 from sinkscope.evaluation.inputs import batches, padded_batches
 from sinkscope.families import Model
 from sinkscope.interventions import MaskSinks
@@ -126,14 +128,21 @@ class _Looped(InLoop):
     """The caches are looked at, also where whoever asks for steps stops before the last one."""
 
     def check(self, questions: Sequence[Question]) -> None:
-        replace(self.run, compression=Metered(compress=self.compress)).check([one.prompt for one in questions])
+        if self.compress is not None:
+            refuse_rereading(self.compress)
+        self.metered(Metered(compress=self.compress)).check([one.prompt for one in questions])
+
+    def metered(self, metered: Metered) -> Run:
+        """The run whose caches are looked at; a diffusion model has some in its blocks alone."""
+        blocks = not isinstance(self.settings, Denoising) or self.settings.cache in CACHES
+        return replace(self.run, compression=metered if blocks else self.compression)
 
     def steps(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None = None) -> Iterator[Step]:
         metered, step = Metered(compress=self.compress), None
         lengths = torch.tensor([len(prompt) for prompt in prompts])
         try:
-            for step in replace(self.run, compression=metered).steps(prompts, seeds):
-                self.meter.tokens += int(step.committed.sum())
+            for step in self.metered(metered).steps(prompts, seeds):
+                self.meter.count(step)
                 self.look(step, metered, lengths)
                 yield step
         finally:
@@ -160,6 +169,12 @@ class _WhileDecoding(_Looped):
 
 
 class _InBlocks(_Looped):
+    def look_at_end(self, step: Step, metered: Metered, lengths: torch.Tensor) -> None:
+        del metered
+        if step.held_bytes is not None:  # every column's keys are there, padding's too
+            self.meter.nbytes += step.held_bytes * float(lengths.double().mean()) / max(1, int(lengths.max()))
+            self.meter.rows += len(lengths)
+
     def look(self, step: Step, metered: Metered, lengths: torch.Tensor) -> None:
         first, last = step.queries
         if not metered.blocks or last - first == step.canvas.shape[1]:
@@ -177,6 +192,8 @@ class _AfterContext(Answering):
             raise UserError("a clean copy would not have the context in its cache; use detect_from='masked'")
         if self.compress is not None:
             self.compress.check(self.model, [len(one.context) for one in questions])
+            if self.compress.how.rereads:
+                second_reading(self.model, max((one.context for one in questions), key=len, default=[]))
 
     def batches(self, questions: Sequence[Question], batch_size: int) -> Iterator[list[int]]:
         """Padding between context and question would move sliding windows, so questions are of one length there; for a
@@ -193,18 +210,31 @@ class _AfterContext(Answering):
         model, settings, compress = self.model, self.settings, self.compress
         assert isinstance(settings, Decoding)
         contexts, asked = [one.context for one in questions], [one.asked for one in questions]
-        cache = fresh_cache(model, compress, prompt_seeds(contexts, 0 if compress is None else compress.seed))
+        again = compress is not None and compress.how.rereads
+        seeds = prompt_seeds(contexts, 0 if compress is None else compress.seed)
+        cache = (
+            empty_cache(compress, model, seeds)
+            if compress is not None and again
+            else fresh_cache(model, compress, seeds)
+        )
         read = lay_out(model, contexts, 0, model.family.pad_token_id)
         width = read.tokens.shape[1]
         with torch.no_grad():
             asks = torch.where(read.real, GROUPS.index("prompt"), NOT_COUNTED)
             Forward(model, read)(read.tokens, (0, width), (width - 1, width), asks, cache)
+            if again:
+                twice = _joined(
+                    read, lay_out(model, [second_reading(model, one) for one in contexts], 0, model.family.pad_token_id)
+                )
+                stop = twice.tokens.shape[1]
+                asks = torch.where(twice.real, GROUPS.index("prompt"), NOT_COUNTED)[:, width:]
+                Forward(model, twice)(twice.tokens, (width, stop), (stop - 1, stop), asks, cache)
         self.meter.look(cache.layers, read.real.sum(-1))
         sampling = prompt_seeds([one.prompt for one in questions], settings.seed)
         canvas = _joined(read, lay_out(model, asked, settings.max_new_tokens, model.family.pad_token_id))
         removed: MaskingStats | None = None
         for step in decode_canvas(model, canvas, width, settings, sampling, cache, self.intervention):
-            self.meter.tokens += int(step.committed.sum())
+            self.meter.count(step)
             removed = step.add_to(removed)
         generated = step.canvas[:, width + max(map(len, asked)) :]
         return Answers(generated=generated, removed=None if removed is None else removed.whole())
@@ -298,7 +328,11 @@ def point_for(model: Model, when: str | None, points: Sequence[str]) -> Eviction
 
 
 def answering(model: Model, settings: Settings, condition: KeysCondition, meter: Meter) -> Answering:
-    """How questions are answered under a condition."""
+    """How questions are answered under a condition. Raises `UserError` for a cache of a model that has none."""
+    if condition.cache is not None:
+        if not isinstance(settings, Denoising):
+            raise UserError(f"caches are of mask-filling diffusion models, and {model.name} is none; leave them out")
+        settings = replace(settings, cache=None if condition.cache == NO_CACHE else condition.cache)
     kind = Unmetered if condition.point is None else EVICTION_POINTS[condition.point].answering
     return kind(
         model=model,

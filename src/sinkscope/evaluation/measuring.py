@@ -151,6 +151,9 @@ def check_cell(cell: Cell[KeysCondition]) -> None:
         number_in(stats, "kept", most=1)
         if stats.get("sinks") is not None:
             number_in(stats, "sinks", most=1)
+        for name in ("passes", "computed"):
+            if stats.get(name) is not None:
+                number_in(stats, name)
         number_in(stats, "cache_bytes")
         whole_in(stats, "tokens")
         if stats["peak_memory"] is not None:

@@ -21,8 +21,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from sinkscope.compression import Budget, Compress, Protect, Random, Ratio, Scorer, as_budget, read_scorer
+from sinkscope.decoding.settings import check_cache
 from sinkscope.errors import UserError
 from sinkscope.evaluation.conditions import (
+    NO_CACHE,
     KeysCondition,
     budget_key,
     budget_label,
@@ -70,7 +72,8 @@ class EvictionGrid:
     scorers: or their names. budgets: shares or numbers of keys that stay; 1.0 is the run with all keys, which is always
         there. skips: layers from which nothing is dropped, one set after the other. protect_first, protect_recent:
         tokens that always stay. prune_after: for dropping while a model writes. draws: of every scorer that draws at
-        random, from seed on. beside: what is done in all cells, keys masked for example.
+        random, from seed on. caches: of a diffusion model, set beside one another with all keys, "none", "dual" or
+        "dkv:refresh=4". beside: what is done in all cells, keys masked for example.
 
     Raises `UserError` for unknown names, a grid without cells, or with one twice, however it is written.
     """
@@ -83,6 +86,7 @@ class EvictionGrid:
     prune_after: int | None = None
     draws: int = 1
     seed: int = 0
+    caches: Sequence[str] = ()
     beside: KeysCondition = field(default_factory=KeysCondition)
     form: ClassVar[Form[KeysCondition]] = FORM
 
@@ -95,7 +99,11 @@ class EvictionGrid:
         _refuse_twice("budget", [(budget_key(one), budget_label(one)) for one in map(as_budget, self.budgets)])
         sets = [tuple(sorted(skip)) for skip in self.skips]
         _refuse_twice("set of layers", [(skip, " ".join(map(str, skip)) or "none") for skip in sets])
-        if not self.scorers or all(_keeps_all(one) for one in self.budgets):
+        _refuse_twice("cache", [(name, repr(name)) for name in self.caches])
+        for name in self.caches:
+            if name != NO_CACHE:
+                check_cache(name)
+        if not self.caches and (not self.scorers or all(_keeps_all(one) for one in self.budgets)):
             raise UserError("nothing is dropped in this grid; name a scorer, and a ratio kept below 1")
         first = [one for one in self._conditions("prompt", "prompt", None) if one.compression is not None]
         named = [((one.scorer, dropping_key(one)), one.name) for one in first if _seed(one) == self.seed]
@@ -113,11 +121,13 @@ class EvictionGrid:
                 if prunes
                 else f"--prune-after is for --when decode; with --when {point} keys are dropped once, so leave it out"
             )
+        if self.caches and not EVICTION_POINTS[point].bidirectional:
+            raise UserError(f"--caches are of diffusion models, and here keys are dropped at {point!r}; leave them out")
         return self._conditions(point, EVICTION_POINTS[point].compress_when, self.prune_after)
 
     def _conditions(self, point: str, when: str, prune_after: int | None) -> list[KeysCondition]:
         whole = replace(self.beside, compression=None, point=point)
-        found = [whole]
+        found = [whole, *(replace(whole, cache=name) for name in self.caches)]
         for scorer in map(self._scorer, self.scorers):
             draws = self.draws if scorer.name == CONTROL else 1
             for skip in self.skips:
@@ -203,10 +213,12 @@ class EvictionContrast:
 
 
 def whole_difference(cell: KeysCell, cells: Sequence[KeysCell]) -> Difference | None:
-    """Score of a cell minus that with all keys, on the same examples; None where nothing was dropped."""
-    if cell.condition.compression is None or nothing_dropped(cell):
+    """Score of a cell minus that with all keys, or of a cache minus that without one, on the same examples; None where
+    nothing was dropped."""
+    cached = cell.condition.cache not in (None, NO_CACHE)
+    if not cached and (cell.condition.compression is None or nothing_dropped(cell)):
         return None
-    whole = replace(cell.condition, compression=None)
+    whole = replace(cell.condition, compression=None, cache=NO_CACHE if cached else cell.condition.cache)
     found = [one for one in cells if one.condition == whole and one.experiment == cell.experiment]
     return against_reference(cell, found[0] if found else None)
 

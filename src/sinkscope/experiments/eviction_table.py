@@ -30,10 +30,13 @@ COLUMNS: Mapping[str, str] = MappingProxyType(
         "score": "of all examples",
         "95 % interval": "of the score",
         "perplexity": "exp of the score",
-        "difference": "score minus that with all keys on the same examples, with its 95 % interval",
+        "difference": "score minus that with all keys, of a cache minus that without one, on the same examples, with "
+        "its 95 % interval",
         "beside random": "how much better than random keys at the same budget, with its 95 % interval",
         "kept (measured)": "share of the keys of a cache with all keys that stayed, layers that are skipped included",
         "KiB": "an example's own keys and values right after dropping, on average, with the bookkeeping of dropping",
+        "passes": "of an example",
+        "computed": "columns computed in a layer in all passes of an example",
         "tokens/s": "generated or scored, the reading included",
         "MiB": "memory taken at most beyond what the process held before",
         "s": "seconds",
@@ -49,7 +52,8 @@ def records(cells: Sequence[KeysCell]) -> list[Record]:
     difference: score minus that with all keys. gain: how much better than random keys, their draws averaged.
     difference_p, gain_p: how probable it is by chance. unsure, difference_unsure, gain_unsure: why there is no
     interval. kept: as asked for; kept_share: of the keys that a cache with all keys holds, what stayed; sinks_share:
-    what the budget's rule called sinks. cache_bytes: of an example right after dropping. peak_memory: bytes. masked,
+    what the budget's rule called sinks. cache_bytes: of an example right after dropping. passes, computed: of an
+    example, and columns that a layer computed in them. peak_memory: bytes. masked,
     keys_cut, mass: which keys were masked meanwhile, how many of them, and the attention that this removed. drop_seed:
     of random keys; seed, max_example_tokens, texts, lengths, depths: of the examples. experiment: a digest of model and
     measure.
@@ -74,6 +78,7 @@ def _record(cell: KeysCell, cells: Sequence[KeysCell]) -> Record:
         "kept_share": stats["kept"],
         "sinks_share": stats.get("sinks"),
         **{name: stats[name] for name in ("cache_bytes", "tokens")},
+        **{name: stats.get(name) for name in ("passes", "computed")},
         "tokens_per_second": stats["tokens"] / cell.seconds,
         "peak_memory": stats["peak_memory"],
         "masked": None if condition.intervention is None else f"{condition.keys} {condition.masked}",
@@ -82,7 +87,8 @@ def _record(cell: KeysCell, cells: Sequence[KeysCell]) -> Record:
         "seconds": cell.seconds,
         "prune_after": compression.get("prune_after"),
         "drop_seed": compression.get("seed"),
-        **{name: decoding.get(name) for name in ("cache", "block_length")},
+        "cache": condition.cache or decoding.get("cache"),
+        "block_length": decoding.get("block_length"),
         **stated_fields(cell, ("seed", "max_example_tokens", "texts", "window", "lengths", "depths")),
     }
 
@@ -99,13 +105,26 @@ def _shown(one: Record) -> dict[str, str]:
         "beside random": told(one, "gain"),
         "kept (measured)": f"{one['kept_share']:.3f}",
         "KiB": f"{one['cache_bytes'] / _KIB:.0f}",
+        "passes": number(one["passes"], 1),
+        "computed": number(one["computed"], 0),
         "tokens/s": f"{one['tokens_per_second']:.1f}",
         "MiB": "" if one["peak_memory"] is None else f"{one['peak_memory'] / _MIB:.0f}",
         "s": f"{one['seconds']:.1f}",
     }
 
 
-_LEAN = ("s", "MiB", "tokens/s", "95 % interval", "perplexity", "beside random", "KiB", "kept (measured)")
+_LEAN = (
+    "passes",
+    "s",
+    "MiB",
+    "tokens/s",
+    "95 % interval",
+    "perplexity",
+    "beside random",
+    "computed",
+    "KiB",
+    "kept (measured)",
+)
 TABLES = Tables(
     columns=COLUMNS,
     shown=_shown,

@@ -39,6 +39,9 @@ class Rotation(Protocol):
         """Vectors (batch, head, row, dim) under the mean of the rotations to `count` positions from `first` (batch,)
         on."""
 
+    def moved(self, keys: torch.Tensor, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+        """Keys (batch, head, key, dim) as if they stood at positions `new` (batch, head, key) instead of `old`."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CachedLayer:
@@ -84,6 +87,8 @@ class CachedLayer:
     """What the budget calls a sink; without a word of its own the published rule."""
     rotation: Rotation | None = None
     """None unless the scorer `needs_rotation`."""
+    counts: torch.Tensor | None = None
+    """(batch, kv_head): how many keys will stay; None where that is not known."""
 
     @cached_property
     def sinks(self) -> torch.Tensor:
@@ -129,6 +134,10 @@ class Scorer(ABC):
     needs_rotation: bool = False
     one_order: bool = False
     """Whether all key heads have one order, for which they must hold the same keys."""
+    rerotates: bool = False
+    """Whether keys that stay are rotated anew, to the positions right before what follows."""
+    rereads: bool = False
+    """Whether it must be shown the queries of a second reading of the context."""
     remembers: int = 0
     """Queries that must be kept from pass to pass while a model decodes; 0 without `needs_queries`."""
 
@@ -198,6 +207,18 @@ def told_apart(importance: torch.Tensor, real: torch.Tensor, *, signed: bool = F
     known = importance.masked_fill(~real, torch.nan)
     unit = known.abs().nan_to_num(0).amax(-1, keepdim=True) if signed else 0.0
     return settled(known, unit).nan_to_num(nan=0.0, posinf=torch.inf, neginf=-torch.inf).float()
+
+
+def places(importance: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
+    """Places (..., key) in the order of importance (..., key), 0 the most important.
+
+    NaN is the least important. Of equals the one further left comes first; keys that are not `real` come last.
+    """
+    order = importance.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf).argsort(
+        dim=-1, descending=True, stable=True
+    )
+    order = order.gather(-1, (~real.gather(-1, order)).long().argsort(dim=-1, stable=True))
+    return order.argsort(dim=-1)
 
 
 def mean_over_group(per_head: torch.Tensor, kv_heads: int) -> torch.Tensor:

@@ -1,15 +1,10 @@
-"""Scorers that look at keys, values and places alone: no queries, no attention, so any filled cache will do.
+"""Scorers that look at keys, values and places alone: no queries, no attention, so any filled cache will do."""
 
-`Protect` goes around any scorer.
-"""
-
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 
-from sinkscope.compression.scorers.base import CachedLayer, Scorer, check_whole, norms, read_scorer, scorer, told_apart
-from sinkscope.errors import UserError
+from sinkscope.compression.scorers.base import CachedLayer, Scorer, check_whole, norms, places, scorer, told_apart
 from sinkscope.seeds import seed_from
 
 
@@ -117,56 +112,57 @@ class Streaming(Scorer):
         return (-cached.distance.float()).masked_fill(cached.positions < self.first, torch.inf)
 
 
+@scorer("lagkv")
 @dataclass(frozen=True)
-class Protect(Scorer):
-    """A scorer, or the name of one, around which some tokens are never dropped, whatever it says of them.
+class LagKV(Scorer):
+    """Keep the tokens whose keys and values stand out from the chunk of tokens that follows (LagKV, 2504.04704).
 
-        Protect(KeyNorm(), first=4, recent=16)
-        Protect(Random(), first=8, prompt_end=8)        # random, but the prompt keeps its ends
+    After the `first` tokens the text is cut into chunks of `lag` tokens. Dimension by dimension, a chunk's keys are
+    scaled by the smallest and largest of the chunk after it; a token's deviation over the dimensions, softmax over its
+    chunk, is averaged over keys and values, and the tokens of each chunk are ranked by it. So every chunk keeps as
+    large a share. The first tokens stay, then the last chunk and what is left over, the latest first. A text too short
+    for two chunks keeps its ends.
 
-    first: of each row. recent: the latest of each row at the time of dropping; in a block cache the last before the
-    block. prompt_end: the last of the prompt, which while the model writes are no longer the recent ones; a number as
-    large as the prompt protects all of it. They are kept by their place, not by a high score: a budget that is smaller
-    than what is protected is refused.
+    Where it misleads: the chunks are counted from the text's beginning, so one token more moves none of them, one less
+    at the beginning all.
     """
 
-    scorer: Scorer | str = field(default_factory=KeyNorm)
-    first: int = 0
-    recent: int = 0
-    prompt_end: int = 0
+    first: int = 4
+    lag: int = 128
 
     def __post_init__(self) -> None:
-        for name in ("first", "recent", "prompt_end"):
-            check_whole(f"{name} of Protect", getattr(self, name), 0)
-        if isinstance(self.scorer, str):
-            object.__setattr__(self, "scorer", read_scorer(self.scorer))
-        if not isinstance(self.scorer, Scorer) or isinstance(self.scorer, Protect):
-            raise UserError(f"Protect goes around one scorer that protects nothing yet, got {self.scorer!r}")
-        for name in ("name", "needs_queries", "needs_received", "needs_rotation", "one_order", "remembers"):
-            object.__setattr__(self, name, getattr(self.scorer, name))
-
-    @property
-    def around(self) -> Scorer:
-        """The scorer itself."""
-        assert isinstance(self.scorer, Scorer)
-        return self.scorer
+        check_whole("first of scorer 'lagkv'", self.first, 0)
+        check_whole("lag of scorer 'lagkv'", self.lag, 2)
 
     def importance(self, cached: CachedLayer) -> torch.Tensor:
-        at, length = cached.positions, cached.length.view(-1, 1, 1)
-        prompt = cached.prompt_length.view(-1, 1, 1)
-        protected = (at < self.first) | ((at >= length - self.recent) & (at < length))
-        protected |= (at >= prompt - self.prompt_end) & (at < prompt)
-        # Below infinity, so that no scorer's own infinities stand beside it.
-        least = self.around.importance(cached).clamp(max=torch.finfo(torch.float32).max)
-        return least.masked_fill(protected, torch.inf)
+        batch, heads, keys = cached.real.shape
+        held = cached.real.sum(-1, keepdim=True)
+        chunks = max(0, keys - self.first) // self.lag
+        # What is real first, so that chunks lie alike in all rows and heads.
+        order = (~cached.real).long().argsort(dim=-1, stable=True)
+        rank = torch.arange(keys, device=order.device).expand(batch, heads, -1)
+        ranked = 1 + (rank + 1) / (held + 1)  # the latest first, above every rank within a chunk
+        if chunks > 1:
+            end = self.first + chunks * self.lag
+            parts = [self._stands_out(one, order[..., self.first : end]) for one in (cached.keys, cached.values)]
+            worth = told_apart((parts[0] + parts[1]) / 2, torch.ones_like(parts[0], dtype=torch.bool))
+            # Of equals the one further left stays, so places from below are counted from the right.
+            low = (self.lag - 1 - places(worth, torch.ones_like(worth, dtype=torch.bool))) / self.lag
+            judged = rank[..., self.first : end - self.lag]
+            has_next = self.first + ((judged - self.first) // self.lag + 2) * self.lag <= held
+            inside = ranked[..., self.first : end - self.lag]
+            ranked[..., self.first : end - self.lag] = torch.where(has_next, low.flatten(2), inside)
+        ranked = ranked.masked_fill(rank < self.first, torch.inf)
+        return torch.zeros_like(ranked).scatter(-1, order, ranked).float()
 
-    def protects(self, length: int, prompt_length: int) -> int:
-        prompt_length = min(prompt_length, length)
-        kept = set(range(min(self.first, length)))
-        kept |= set(range(max(0, length - self.recent), length))
-        kept |= set(range(max(0, prompt_length - self.prompt_end), prompt_length))
-        return len(kept | set(range(self.around.protects(length, prompt_length))))
-
-    def settings(self) -> dict[str, Any]:
-        ends = {name: getattr(self, name) for name in ("first", "recent", "prompt_end")}
-        return {**self.around.settings(), "protect": ends}
+    def _stands_out(self, states: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
+        """(batch, kv_head, chunk, token) float64 of states (batch, kv_head, key, dim) in chunks but the last."""
+        dims = states.shape[-1]
+        chunks = states.detach().double().gather(2, order.unsqueeze(-1).expand(-1, -1, -1, dims))
+        chunks = chunks.view(*chunks.shape[:2], -1, self.lag, dims)
+        low, high = chunks[:, :, 1:].amin(3, keepdim=True), chunks[:, :, 1:].amax(3, keepdim=True)
+        span = high - low
+        flat = span <= 1e-4 * torch.maximum(low.abs(), high.abs())  # a dimension that does not vary says nothing
+        scaled = ((chunks[:, :, :-1] - low) / span).masked_fill(flat, 0)
+        spread: torch.Tensor = scaled.std(-1).softmax(-1)
+        return spread

@@ -20,6 +20,9 @@ from sinkscope.compression.scorers.base import (
 )
 from sinkscope.errors import UserError
 
+_TOGETHER = 64
+"""Queries whose attention is held at once."""
+
 
 @scorer("received-attention")
 @dataclass(frozen=True)
@@ -105,6 +108,93 @@ class SnapKV(Scorer):
     def _smoothed(self, values: torch.Tensor) -> torch.Tensor:
         """Moving average over the keys (batch, head, key)."""
         return torch.nn.functional.avg_pool1d(values, self.kernel, stride=1, padding=self.kernel // 2)
+
+
+@scorer("tova")
+@dataclass(frozen=True)
+class TOVA(Scorer):
+    """Keep the keys that the last query attends to, averaged over all heads (TOVA, 2401.06104).
+
+    One order for all key heads. The last key stays, as in kvpress. In a block cache the query is the block's last.
+
+    Where it misleads: one query decides, and if the question was read, it is the question's.
+    """
+
+    needs_queries = True
+    one_order = True
+    remembers = 1
+
+    def importance(self, cached: CachedLayer) -> torch.Tensor:
+        attention = attention_of(cached, *last_queries(cached, 1)).mean(1, keepdim=True)
+        importance = told_apart(attention, cached.real[:, :1]).expand(-1, cached.keys.shape[1], -1)
+        own = (cached.positions == cached.length.view(-1, 1, 1) - 1) & cached.causal
+        return importance.masked_fill(own, torch.inf)
+
+
+@scorer("kvzip")
+@dataclass(frozen=True)
+class KVzip(Scorer):
+    """Keep the keys that the model needs to repeat the context (KVzip, 2505.23416): no question is asked.
+
+    The context is read a second time, after a request to repeat it. A key's importance is the most attention that any
+    query of the second reading pays to it, in any query head of its key head. The `first` tokens stay. Only
+    `compress_prefix` reads twice, for as much as a text twice as long costs. The paper shares the budget out among
+    heads and layers: `AdaKV` does among the heads of a layer, as kvpress does with `layerwise=True`. A long context is
+    repeated at once, where kvpress repeats it in chunks of 2,048 tokens.
+
+    Where it misleads: what is needed to repeat a text word for word is not what is needed to answer about it.
+    """
+
+    first: int = 4
+
+    needs_queries = True
+    rereads = True
+
+    def __post_init__(self) -> None:
+        check_whole("first of scorer 'kvzip'", self.first, 0)
+
+    def importance(self, cached: CachedLayer) -> torch.Tensor:
+        assert cached.queries is not None
+        assert cached.query_positions is not None
+        assert cached.query_real is not None
+        context = cached.prompt_length.view(-1, 1)
+        again = cached.query_real & (cached.query_positions >= context)
+        again = torch.where(again.any(-1, keepdim=True), again, cached.query_real)
+        highest = torch.zeros_like(cached.real, dtype=torch.float64)
+        for start in range(0, again.shape[1], _TOGETHER):
+            one = slice(start, start + _TOGETHER)
+            attention = attention_by_query(cached, cached.queries[:, :, one], cached.query_positions[:, one])
+            attention = attention.masked_fill(~again[:, None, one, None], 0).amax(2)
+            highest = torch.maximum(highest, by_group(attention, cached.keys.shape[1]).amax(2))
+        importance = told_apart(highest, cached.real).masked_fill(cached.positions < self.first, torch.inf)
+        return importance.masked_fill(cached.positions >= context.unsqueeze(-1), -torch.inf)
+
+
+@scorer("mask-queries")
+@dataclass(frozen=True)
+class MaskQueries(Scorer):
+    """Keep the keys that a block's queries attend to while all of it is masked, in its first pass.
+
+    The mean over the block's queries and the query heads that share a key head: Mask-Voting of MaskKV (2510.09309), and
+    what MAGE keeps for all later steps of a block (2602.14209), here by key head. An autoregressive model takes its
+    last `last` queries. How MaskKV shares its budget out among layers and heads is not here: no code of it is public.
+    The budgets that do so here are `AdaKV` and `PyramidKV`.
+
+    Where it misleads: with a `dual` cache masks after the block are context too, and attend to it as much.
+    """
+
+    last: int = 32
+
+    needs_queries = True
+
+    def __post_init__(self) -> None:
+        check_whole("last of scorer 'mask-queries'", self.last, 1)
+        object.__setattr__(self, "remembers", self.last)
+
+    def importance(self, cached: CachedLayer) -> torch.Tensor:
+        assert cached.queries is not None
+        asked = last_queries(cached, self.last if cached.causal else cached.queries.shape[2])
+        return told_apart(mean_over_group(attention_of(cached, *asked), cached.keys.shape[1]), cached.real)
 
 
 @scorer("sparse-dllm")
@@ -255,12 +345,17 @@ def attention_of(
     A query of a causal model sees keys up to its own position. Soft caps and learned sinks of a model are left out, as
     in the published scorers: this is attention among the keys by their plain scores.
     """
+    attention = attention_by_query(cached, queries, positions)
+    weights = counted / counted.sum(-1, keepdim=True).clamp(min=1)
+    return torch.einsum("bhqk,bq->bhk", attention, weights.to(attention.dtype))
+
+
+def attention_by_query(cached: CachedLayer, queries: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """Attention (batch, head, query, key) float64 of queries at positions (batch, query), as in `attention_of`."""
     groups = queries.shape[1] // cached.keys.shape[1]
     scores = grouped_scores(queries, cached.keys) * cached.scale
     hidden = ~cached.real.repeat_interleave(groups, dim=1).unsqueeze(2)
     if cached.causal:
         of_keys = cached.positions.repeat_interleave(groups, dim=1).unsqueeze(2)
         hidden = hidden | (of_keys > positions[:, None, :, None])
-    attention = scores.masked_fill(hidden, -torch.inf).softmax(-1).nan_to_num(0)
-    weights = counted / counted.sum(-1, keepdim=True).clamp(min=1)
-    return torch.einsum("bhqk,bq->bhk", attention, weights.to(attention.dtype))
+    return scores.masked_fill(hidden, -torch.inf).softmax(-1).nan_to_num(0)

@@ -57,6 +57,8 @@ def read_compressions(folder: Path) -> tuple[Compressed, ...]:
     """
     groups: dict[tuple[str, str, str | None], list[KeysCell]] = {}
     for row in read_evictions(folder):
+        if row.condition.cache is not None:  # in which nothing is dropped
+            continue
         masked = json.dumps(row.condition.to_dict()["intervention"], sort_keys=True)
         groups.setdefault((row.experiment, masked, row.condition.point), []).append(row)
     if not any(row.condition.compression is not None for some in groups.values() for row in some):
