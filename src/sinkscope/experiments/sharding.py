@@ -21,6 +21,7 @@ from typing import Any
 from sinkscope import errors
 from sinkscope.compression import Compress
 from sinkscope.decoding import Decoding, Denoising, Prompts, Renoising, Run, Settings, settings_with
+from sinkscope.decoding.generation import warn_beyond_training
 from sinkscope.decoding.protocols import MaskingStats, added, warn_if_nothing
 from sinkscope.errors import Caution, UserError
 from sinkscope.evaluation.conditions import KeysCondition, read_condition
@@ -170,6 +171,7 @@ class _Recorder:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", Caution)
             found = checked(plan, fresh=asked["fresh"])
+            warn_beyond_training(plan.run.model, [found.longest], plan.run.settings)
         cautions = [[one.category.__name__, str(one.message)] for one in caught if issubclass(one.category, Caution)]
         shards = [asdict(one) for one in plan.shards(found, asked["shards"])]
         return {"attributes": plan.attributes(found.prompts), "shards": shards, "cautions": cautions}

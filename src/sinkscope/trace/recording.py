@@ -73,7 +73,9 @@ def record(
     run = Run(model, settings or default_settings(model), intervention, compression)
     check_output(out, resume=resume, overwrite=overwrite)
     plan = Plan(run, named(prompts), recording or Recording(), batch_size)
-    attributes = plan.attributes(checked(plan, fresh=not resume).prompts)
+    found = checked(plan, fresh=not resume)
+    warn_beyond_training(model, [found.longest], run.settings)
+    attributes = plan.attributes(found.prompts)
     with begun(out, attributes, resume=resume, other_versions=other_versions, overwrite=overwrite) as (store, left):
         if store.shards:
             parts = [plan.of(shard) for shard in left]
@@ -86,9 +88,8 @@ def record(
 
 def checked(plan: Plan, *, fresh: bool) -> Checked:
     """What checking tells of the prompts. fresh: no trace is there that was begun with this very model. Raises
-    `UserError` for whatever is wrong, and warns of texts longer than those the model was trained on."""
+    `UserError` for whatever is wrong."""
     found = plan.check()
-    warn_beyond_training(plan.run.model, [found.longest], plan.run.settings)
     if fresh:
         _probe(plan.run.model, plan.recording.kernel)
     return found
