@@ -24,9 +24,12 @@ from typing import Any, Protocol
 import torch
 
 from sinkscope.attention.evicting import KeyIndex
+from sinkscope.attention.fused import Taken, cut_in_tiles, hand_over, suits, sweep_rows
 from sinkscope.attention.kernels import (
     Accumulator,
     Attention,
+    Sums,
+    Wanted,
     masked_scores,
     mixer,
     probability_chunks,
@@ -126,12 +129,19 @@ class _Received:
         batch, heads, _, _ = attention.query.shape
         exact = torch.promote_types(attention.query.dtype, torch.float32)
         self.sums = torch.zeros(batch, heads, attention.key.shape[2], device=attention.query.device, dtype=exact)
-        self._weights = weights.to(device=self.sums.device, dtype=exact)[:, None, None]  # (batch, 1, 1, query)
+        self._by_query = weights.to(device=self.sums.device, dtype=exact).unsqueeze(1)  # (batch, 1, query)
+        self._weights = self._by_query.unsqueeze(1)
 
     def add(self, start: int, stop: int, probabilities: torch.Tensor, no_key: torch.Tensor | None = None) -> None:
         del no_key
         weights = self._weights[..., start:stop].expand(-1, probabilities.shape[1], -1, -1)
         self.sums[..., : probabilities.shape[-1]] += torch.matmul(weights, probabilities).squeeze(2)
+
+    def wanted(self) -> list[Wanted]:
+        return [Wanted(weights=self._by_query, entropy=False, take=self._take)]
+
+    def _take(self, sums: Sums) -> None:
+        self.sums = sums.by_weight.squeeze(2)
 
 
 class Both:
@@ -149,6 +159,10 @@ class Both:
     def add(self, start: int, stop: int, probabilities: torch.Tensor, no_key: torch.Tensor | None = None) -> None:
         for accumulator in self._accumulators:
             accumulator.add(start, stop, probabilities, no_key)
+
+    def wanted(self) -> list[Wanted] | None:
+        known = [one for one in map(lambda it: it.wanted(), self._accumulators) if one is not None]
+        return [one for some in known for one in some] if len(known) == len(self._accumulators) else None
 
 
 def attend(
@@ -174,6 +188,9 @@ def attend(
 
 def _received(attention: Attention, weights: torch.Tensor) -> torch.Tensor:
     accumulator = _Received(attention, weights)
+    if suits(attention, gradients=False):
+        hand_over(attention, accumulator.wanted(), sweep_rows(attention, output=False), None)
+        return attention.by_column(accumulator.sums)
     for start, stop, probabilities in probability_chunks(attention):
         accumulator.add(start, stop, probabilities.detach())
     return attention.by_column(accumulator.sums)
@@ -181,6 +198,10 @@ def _received(attention: Attention, weights: torch.Tensor) -> torch.Tensor:
 
 def _cut_pass(attention: Attention, cut: Cut, accumulator: Accumulator | None) -> tuple[torch.Tensor, torch.Tensor]:
     """Output (batch, query, head, dim) and the attention removed, (batch, head, query)."""
+    wanted = [] if accumulator is None else accumulator.wanted()
+    if wanted is not None and suits(attention, gradients=True):
+        taken = Taken(keys=cut.keys, queries=cut.queries, values_only=cut.values_only, instead=cut.instead)
+        return cut_in_tiles(attention, taken, wanted)
     output, mix = mixer(attention)
     exact = torch.promote_types(attention.query.dtype, torch.float32)
     instead = None if cut.instead is None else cut.instead.to(exact)

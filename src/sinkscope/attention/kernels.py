@@ -7,8 +7,9 @@ which adds what it needs and forgets the rows. The kernels differ in where the o
   what makes watching nearly free on a CPU. It equals SDPA's output to rounding (in half precision it is the more exact
   of the two, since probabilities stay in float32), not bit for bit.
 - `two-pass`: the output is SDPA's own, bit for bit; scores are computed a second time for the statistics. It is the
-  choice where SDPA runs a fused kernel that is far faster than chunks of torch operations (GPUs), or where not one bit
-  may change.
+  choice where SDPA runs a fused kernel that is far faster than chunks of torch operations (GPUs without Triton), or
+  where not one bit may change.
+- `fused` (module `fused`): two-pass on a GPU, in tiles that do not leave the chip.
 
 SDPA knows neither soft caps nor learned sinks. Attention with one of them gets its output from the same blocks of rows,
 watched or not (`chunked_output`).
@@ -80,6 +81,29 @@ class Accumulator(Protocol):
         rows), of attention with a learned sink. Must not keep the tensors: they are reused."""
 
 
+    def wanted(self) -> "list[Wanted] | None":
+        """The sums that would do in place of the rows; None where the probabilities themselves are needed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sums:
+    """Sums over the queries of a layer, in place of its probabilities: by_weight (batch, head, group, key), no_key
+    (batch, head, group) to a learned sink, and the entropy of each row, (batch, head, query), in nats."""
+
+    by_weight: torch.Tensor
+    no_key: torch.Tensor | None
+    entropy: torch.Tensor | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Sums that somebody waits for. weights (batch, group, query): of each query. take: is given them."""
+
+    weights: torch.Tensor
+    entropy: bool
+    take: Callable[[Sums], None]
+
+
 class FullMap:
     """Keeps the whole map, (batch, head, query, key) float32."""
 
@@ -90,6 +114,9 @@ class FullMap:
     def add(self, start: int, stop: int, probabilities: torch.Tensor, no_key: torch.Tensor | None = None) -> None:
         del no_key
         self.map[:, :, start:stop, : probabilities.shape[-1]] = probabilities
+
+    def wanted(self) -> None:
+        return None
 
 
 def probability_chunks(attention: Attention) -> Iterator[tuple[int, int, torch.Tensor]]:
@@ -283,9 +310,4 @@ def two_pass(attention: Attention, accumulator: Accumulator, sdpa: Callable[[], 
 
 Kernel = Callable[[Attention, Accumulator, Callable[[], torch.Tensor]], torch.Tensor]
 
-KERNELS: dict[str, Kernel] = {"one-pass": one_pass, "two-pass": two_pass}
-
-
-def default_kernel(device: torch.device) -> str:
-    """The faster kernel for a device."""
-    return "one-pass" if device.type == "cpu" else "two-pass"
+KERNELS: dict[str, Kernel] = {"one-pass": one_pass, "two-pass": two_pass}  # and `fused`, which is made of these

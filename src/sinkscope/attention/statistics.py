@@ -32,7 +32,7 @@ from sinkscope.attention.groups import (
     merge_groups,
     query_weights,
 )
-from sinkscope.attention.kernels import Attention
+from sinkscope.attention.kernels import Attention, Sums, Wanted
 from sinkscope.attention.outputs import BY_KEY, HeadOutputs, head_outputs
 from sinkscope.attention.spread import SplitHeads
 from sinkscope.errors import UserError
@@ -187,7 +187,8 @@ class LayerAccumulator:
         keys = attention.key.shape[2]
         device = attention.query.device
         exact = torch.promote_types(attention.query.dtype, torch.float32)
-        self._weights = weights.to(device=device, dtype=exact).unsqueeze(1)  # (batch, 1, group, query)
+        self._by_query = weights.to(device=device, dtype=exact)
+        self._weights = self._by_query.unsqueeze(1)  # (batch, 1, group, query)
         self._sums = torch.zeros(batch, heads, weights.shape[1], keys, device=device, dtype=exact)
         self._attention = attention
         self._collect = collect
@@ -220,6 +221,14 @@ class LayerAccumulator:
             self._no_key += torch.matmul(weights, no_key.unsqueeze(-1)).squeeze(-1)
             if self._entropy is not None:
                 self._entropy[..., start:stop] += torch.special.entr(no_key)
+
+    def wanted(self) -> list[Wanted] | None:
+        if self._map is not None:
+            return None
+        return [Wanted(weights=self._by_query, entropy=self._entropy is not None, take=self._take)]
+
+    def _take(self, sums: Sums) -> None:
+        self._sums, self._no_key, self._entropy = sums.by_weight, sums.no_key, sums.entropy
 
     def finish(self) -> LayerStatistics:
         """The layer's statistics, in float32 (float64 where the network is)."""

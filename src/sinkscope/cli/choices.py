@@ -41,7 +41,7 @@ CONFIDENCE = ("max-prob", "margin", "entropy", "random", "left-to-right")
 SCHEDULES = ("blocks", "shares", "linear", "dream")
 CACHES = ("prefix", "dual", "blocks")
 STOPS = ("block", "at-once")
-KERNELS = ("one-pass", "two-pass")
+KERNELS = ("one-pass", "two-pass", "fused")
 
 RULES = filed("sinks/rules")
 SCALES = ("sum", "percent", "mean")
