@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from random_models import VOCABULARY, random_dlm
@@ -113,11 +114,11 @@ def print_times(arguments: argparse.Namespace, ways: Mapping[str, Way]) -> None:
                 console.print(table)
 
 
-def compare(description: str | None, ways: Mapping[str, Way], lengths: list[int], dtypes: list[str]) -> None:
-    """Print the tables; the options of the command line change what is run."""
+def options(description: str | None, ways: Mapping[str, Way], **defaults: Any) -> argparse.ArgumentParser:
+    """The command line of a benchmark: what is run. defaults: of single options."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lengths", type=int, nargs="+", default=lengths)
-    parser.add_argument("--dtypes", nargs="+", default=dtypes)
+    parser.add_argument("--lengths", type=int, nargs="+")
+    parser.add_argument("--dtypes", nargs="+")
     parser.add_argument("--batch", type=int, nargs="+", default=[1])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--layers", type=int, default=8)
@@ -128,7 +129,13 @@ def compare(description: str | None, ways: Mapping[str, Way], lengths: list[int]
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--memory-of", default=None, choices=ways, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    parser.set_defaults(**defaults)
+    return parser
+
+
+def compare(description: str | None, ways: Mapping[str, Way], lengths: list[int], dtypes: list[str]) -> None:
+    """Print the tables; the options of the command line change what is run."""
+    arguments = options(description, ways, lengths=lengths, dtypes=dtypes).parse_args()
     torch.set_num_threads(arguments.threads)
     if arguments.memory_of is not None:
         print_memory(arguments, ways[arguments.memory_of])

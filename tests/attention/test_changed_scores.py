@@ -40,7 +40,7 @@ KERNEL_CASES = [(torch.float64, kind) for kind in KINDS] + [
 
 
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", ["one-pass", "two-pass"])
 @pytest.mark.parametrize(("dtype", "kind"), KERNEL_CASES)
 def test_kernels_equal_the_oracle(dtype: torch.dtype, kind: str, kernel: str, change: str) -> None:
     plain, visible = random_attention(kind, dtype=dtype)
@@ -294,7 +294,7 @@ def test_layers_that_see_the_last_tokens_alone() -> None:
             assert bool(watched.last.entropy[layer, ..., : 13 - rows.shape[2]].isnan().all())
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", ["one-pass", "two-pass"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_networks_equal_their_own_eager_attention(name: str, kernel: str) -> None:
     network = made(name)

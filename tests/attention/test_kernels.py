@@ -53,7 +53,7 @@ def sdpa(attention: Attention) -> torch.Tensor:
     ).transpose(1, 2)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", ["one-pass", "two-pass"])
 @pytest.mark.parametrize(
     ("dtype", "queries", "keys"),
     [(torch.float32, 151, 151), (torch.float32, 7, 151), (torch.float32, 1, 13), (torch.bfloat16, 151, 151),

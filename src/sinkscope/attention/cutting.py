@@ -161,7 +161,7 @@ class Both:
             accumulator.add(start, stop, probabilities, no_key)
 
     def wanted(self) -> list[Wanted] | None:
-        known = [one for one in map(lambda it: it.wanted(), self._accumulators) if one is not None]
+        known = [one for one in (each.wanted() for each in self._accumulators) if one is not None]
         return [one for some in known for one in some] if len(known) == len(self._accumulators) else None
 
 

@@ -213,7 +213,7 @@ def sum_columns(attention: Attention, weights: torch.Tensor, rows: Rows, cut: Ta
     query), none of them negative."""
     from sinkscope.attention.tiles import column_tiles
 
-    batch, heads, queries, _ = attention.query.shape
+    batch, heads = attention.query.shape[:2]
     keys, groups = attention.key.shape[2], weights.shape[1]
     order, before = (None, None) if groups == 1 else _listed(weights)
     weights = weights.to(rows.log_sums).contiguous()

@@ -80,7 +80,6 @@ class Accumulator(Protocol):
         """Take the rows start:stop, (batch, head, rows, key) float32, and what of them goes to no key, (batch, head,
         rows), of attention with a learned sink. Must not keep the tensors: they are reused."""
 
-
     def wanted(self) -> "list[Wanted] | None":
         """The sums that would do in place of the rows; None where the probabilities themselves are needed."""
 

@@ -7,11 +7,10 @@ Every number has one owner and one order of additions, so results are the same f
 The row sweep is the online softmax of FlashAttention (arXiv 2205.14135, algorithm 1). `fused` calls both.
 
 Inside, scores are in units of log 2, since a GPU has exp2 and no exp. Half precision is multiplied as it is and summed
-in float32; float32 is multiplied as three products of TF32 that make up 22 of its 24 bits (`PRECISION`). Imported only where Triton is used: with
-TRITON_INTERPRET=1 set before, the same functions run on a CPU.
+in float32; float32 is multiplied as three products of TF32 that make up 22 of its 24 bits (`PRECISION`). Imported only
+where Triton is used: with TRITON_INTERPRET=1 set before, the same functions run on a CPU.
 """
 # mypy: ignore-errors
-# ruff: noqa: N803, N806
 # fmt: off
 
 import triton
@@ -28,7 +27,7 @@ def _scores(q, k, rows, cols, queries, keys, mask, m_q, m_k, scale, cap, lowest,
     BY_ROW: whether the mask differs from row to row."""
     s = tl.dot(q, k, input_precision=PRECISION) * scale
     if SOFTCAP:  # scale is divided by the cap, the cap is in units of log 2
-        small = tl.exp2(-2 * LOG2E * tl.abs(s))
+        small = tl.exp2(tl.abs(s) * (-2.0) * LOG2E)
         s = tl.where(s < 0, -cap, cap) * ((1 - small) / (1 + small))
     seen = (cols < keys)[None, :]
     if CAUSAL:
@@ -55,8 +54,8 @@ def _sweep(q, rows, end, start_top, start_total, cut_row, key, value, instead, m
            SOFTCAP: tl.constexpr, CUT: tl.constexpr, INSTEAD: tl.constexpr, OUTPUT: tl.constexpr,
            ENTROPY: tl.constexpr, PRECISION: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
            DIM_TILE: tl.constexpr, VALUE_TILE: tl.constexpr):
-    """All keys once. With the maximum `top` of what counts: total = sum exp(s - top), moment = sum exp(s - top)(s - top),
-    mixed = sum exp(s - top) v. Of the keys that are cut the same: their own maximum and total where they leave the
+    """All keys once. With the maximum `top` of what counts and e = exp(s - top): total = sum e, mixed = sum e v,
+    moment = sum e (s - top). Of the keys that are cut the same: their own maximum and total where they leave the
     softmax (CUT 1), their part of the total where they stay in it (CUT 2)."""
     top, total = start_top, start_total
     moment, mixed = tl.zeros([ROWS], tl.float32), tl.zeros([ROWS, VALUE_TILE], tl.float32)

@@ -128,10 +128,11 @@ def watch(
 
     model: a sinkscope model, a network of transformers, or a module that calls PyTorch's attention function (`calls`).
     collect: what to keep besides received attention. kernel: "one-pass", "two-pass" or "fused" (see
-        `attention.kernels`); by default the fastest one for the device. passes: the modules whose call is a pass; by default the network and its
-        body, else parts that are called by themselves, single blocks for instance. Raises `UserError` for an unknown
-        kernel or one that the device does not have, layers or heads that are not there, a network whose attention can't be seen or gathered from other
-        processes (`spread`), and one that is watched already; in the pass, for attention that is not finite.
+        `attention.kernels`); by default the fastest one for the device. passes: the modules whose call is a pass; by
+        default the network and its body, else parts that are called by themselves, single blocks for instance. Raises
+        `UserError` for an unknown kernel or one that the device does not have, layers or heads that are not there, a
+        network whose attention can't be seen or gathered from other processes (`spread`), and one that is watched
+        already; in the pass, for attention that is not finite.
     """
     network: nn.Module = model.network if isinstance(model, Model) else model
     network = getattr(network, "_orig_mod", network)  # what torch.compile was given
