@@ -196,6 +196,8 @@ class Nobody:
 
     def add(self, start: int, stop: int, probabilities: torch.Tensor, no_key: torch.Tensor | None = None) -> None: ...
 
+    def wanted(self) -> None: ...
+
 
 class Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes the number of elements of the largest tensor that any operation makes."""

@@ -11,20 +11,19 @@ Rows that lose nearly everything are computed from masked scores instead, where 
 lose all its keys keeps them; where only values are cut, it may lose all its attention. A learned sink is no key and is
 never cut: it gets its share of what the others lose, and all of it where a query has no key left.
 
-Layers without a cut are left to SDPA. Costs: two more passes over a block that lies in the cache.
+Layers without a cut are left to SDPA. Costs: two more passes over a block that lies in the cache. On a GPU a layer is
+cut in tiles, where what is kept and what goes have a softmax each (`fused`).
 """
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 
-from sinkscope.attention.evicting import KeyIndex
-from sinkscope.attention.fused import Taken, cut_in_tiles, hand_over, suits, sweep_rows
+from sinkscope.attention.fused import cut_in_tiles, hand_over, suits, sweep_rows
 from sinkscope.attention.kernels import (
     Accumulator,
     Attention,
@@ -37,36 +36,12 @@ from sinkscope.attention.kernels import (
     softmax,
     weighed,
 )
+from sinkscope.attention.kernels import (
+    Cut as Cut,
+)
 
 _LEAST_KEPT = 1e-20
 """Below this what is left of a row may have lost digits to underflow, in float32 first."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Cut:
-    """Keys that one attention call may not use.
-
-    keys: (batch, head, key) boolean; of a cache that dropped keys, one for every column of the sequence. queries:
-        (batch, query) boolean, whose rows lose them; None means all.
-    values_only: scores stay as they are, and the values of the keys count as zero: attention paid to them is lost
-        instead of going to other keys.
-    instead: with `values_only`, what those values count as in place of zero, (batch or 1, kv_head, key, dim), for every
-        column as `keys`; or one for all keys, (batch or 1, kv_head, 1, dim).
-    """
-
-    keys: torch.Tensor
-    queries: torch.Tensor | None = None
-    values_only: bool = False
-    instead: torch.Tensor | None = None
-
-    def at_keys(self, index: KeyIndex | None) -> "Cut":
-        """The same cut at the keys of a cache that dropped some, from that of all columns."""
-        if index is None:
-            return self
-        instead = self.instead
-        if instead is not None and instead.shape[2] > 1:
-            instead = index.gather(instead.transpose(-1, -2)).transpose(-1, -2)
-        return replace(self, keys=index.gather(self.keys), instead=instead)
 
 
 class Cutter(Protocol):
@@ -170,25 +145,28 @@ def attend(
     cutter: Cutter,
     plain: Callable[[Accumulator | None], torch.Tensor],
     watching: Accumulator | None,
+    kernel: str | None = None,
 ) -> torch.Tensor:
     """The output (batch, query, head, dim) of one layer under a cutter.
 
-    plain: the layer without any cut, seen by an accumulator if there is one. watching: whoever watches the pass.
+    plain: the layer without any cut, seen by an accumulator if there is one. watching: whoever watches the pass, with
+    which kernel: in tiles where that is `fused`, or where nobody watches and they can be had (`fused.suits`).
     """
-    cut = cutter.cut(attention, lambda: _received(attention, cutter.weights(attention)))
+    tiled = kernel in (None, "fused")
+    cut = cutter.cut(attention, lambda: _received(attention, cutter.weights(attention), tiled))
     seen = _Received(attention, cutter.weights(attention)) if cutter.needs_received else None
     accumulator = Both.of(watching, seen)
     if cut is None:
         output, removed = plain(accumulator), None
     else:
-        output, removed = _cut_pass(attention, cut.at_keys(attention.index), accumulator)
+        output, removed = _cut_pass(attention, cut.at_keys(attention.index), accumulator, tiled)
     cutter.on_layer_end(None if seen is None else attention.by_column(seen.sums), removed)
     return output
 
 
-def _received(attention: Attention, weights: torch.Tensor) -> torch.Tensor:
+def _received(attention: Attention, weights: torch.Tensor, tiled: bool) -> torch.Tensor:
     accumulator = _Received(attention, weights)
-    if suits(attention, gradients=False):
+    if tiled and suits(attention, gradients=False):
         hand_over(attention, accumulator.wanted(), sweep_rows(attention, output=False), None)
         return attention.by_column(accumulator.sums)
     for start, stop, probabilities in probability_chunks(attention):
@@ -196,12 +174,13 @@ def _received(attention: Attention, weights: torch.Tensor) -> torch.Tensor:
     return attention.by_column(accumulator.sums)
 
 
-def _cut_pass(attention: Attention, cut: Cut, accumulator: Accumulator | None) -> tuple[torch.Tensor, torch.Tensor]:
+def _cut_pass(
+    attention: Attention, cut: Cut, accumulator: Accumulator | None, tiled: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Output (batch, query, head, dim) and the attention removed, (batch, head, query)."""
     wanted = [] if accumulator is None else accumulator.wanted()
-    if wanted is not None and suits(attention, gradients=True):
-        taken = Taken(keys=cut.keys, queries=cut.queries, values_only=cut.values_only, instead=cut.instead)
-        return cut_in_tiles(attention, taken, wanted)
+    if tiled and wanted is not None and suits(attention, gradients=True):
+        return cut_in_tiles(attention, cut, wanted)
     output, mix = mixer(attention)
     exact = torch.promote_types(attention.query.dtype, torch.float32)
     instead = None if cut.instead is None else cut.instead.to(exact)

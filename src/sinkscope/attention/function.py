@@ -128,7 +128,8 @@ def seen_output(
         return unseen() if accumulator is None else KERNELS[kernel](attention, accumulator, unseen)
 
     seeing = Both.of(accumulator, whole)
-    output = plain(seeing) if cutter is None else attend(attention, cutter, plain, seeing)
+    watches = None if current is None else current.kernel
+    output = plain(seeing) if cutter is None else attend(attention, cutter, plain, seeing, watches)
     if current is not None and accumulator is not None:
         current.end_layer(accumulator)
     return output, None if whole is None else whole.map.to(attention.value.dtype)

@@ -17,7 +17,9 @@ entropy. `benchmarks/kernel_cost.py` predicts it; it was not measured on a GPU y
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -25,7 +27,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from sinkscope.attention.kernels import KERNELS, Accumulator, Attention, Sums, Wanted, two_pass
+from sinkscope.attention.kernels import KERNELS, Accumulator, Attention, Cut, Sums, Wanted, two_pass
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _MOST_DIMS = 256
@@ -53,16 +55,7 @@ class Rows:
     removed: torch.Tensor | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Taken:
-    """A cut at the keys of a call, as `cutting.Cut` has it."""
-
-    keys: torch.Tensor
-    queries: torch.Tensor | None
-    values_only: bool
-    instead: torch.Tensor | None
-
-
+@cache
 def available(device: torch.device) -> bool:
     """Whether Triton can be used there: it is installed, finds the C compiler that it needs, and the GPU is one of
     those it supports; or it was told to interpret its kernels (TRITON_INTERPRET=1), on any device."""
@@ -115,7 +108,7 @@ def fused(attention: Attention, accumulator: Accumulator, sdpa: Callable[[], tor
     return output if rows.output is None else rows.output
 
 
-def cut_in_tiles(attention: Attention, cut: Taken, wanted: list[Wanted]) -> tuple[torch.Tensor, torch.Tensor]:
+def cut_in_tiles(attention: Attention, cut: Cut, wanted: list[Wanted]) -> tuple[torch.Tensor, torch.Tensor]:
     """Output (batch, query, head, dim) of a layer under a cut, and the attention removed, (batch, head, query)."""
     rows = sweep_rows(attention, output=True, entropy=any(one.entropy for one in wanted), cut=cut)
     hand_over(attention, wanted, rows, cut)
@@ -123,7 +116,7 @@ def cut_in_tiles(attention: Attention, cut: Taken, wanted: list[Wanted]) -> tupl
     return rows.output, rows.removed
 
 
-def hand_over(attention: Attention, wanted: list[Wanted], rows: Rows, cut: Taken | None) -> None:
+def hand_over(attention: Attention, wanted: list[Wanted], rows: Rows, cut: Cut | None) -> None:
     """Sum the columns for everybody who wants them."""
     to_no_key = None
     if attention.learned_sink is not None:
@@ -171,7 +164,7 @@ class _LogSums(TorchDispatchMode):
         return _rows_of(told[..., :queries]) if fits else None
 
 
-def sweep_rows(attention: Attention, *, output: bool, entropy: bool = False, cut: Taken | None = None) -> Rows:
+def sweep_rows(attention: Attention, *, output: bool, entropy: bool = False, cut: Cut | None = None) -> Rows:
     """Go over the rows of a layer, under a cut if there is one."""
     from sinkscope.attention.tiles import row_tiles
 
@@ -192,7 +185,8 @@ def sweep_rows(attention: Attention, *, output: bool, entropy: bool = False, cut
         kv_heads, keys = attention.key.shape[1:3]
         instead = _rows_of(cut.instead.to(value.dtype).expand(batch, kv_heads, keys, -1))
     tile = row_tile(query.dtype, max(shared.dims, shared.value_dims))
-    row_tiles[(_tiles(queries, tile["ROWS"]) * batch * heads,)](
+    _launch(
+        row_tiles, _tiles(queries, tile["ROWS"]) * batch * heads, query.device,
         shared.query, shared.key, shared.value, instead, shared.mask,
         _bytes(None if cut is None else cut.keys.expand(batch, heads, -1)),
         _bytes(None if cut is None else cut.queries),
@@ -208,7 +202,7 @@ def sweep_rows(attention: Attention, *, output: bool, entropy: bool = False, cut
     return made
 
 
-def sum_columns(attention: Attention, weights: torch.Tensor, rows: Rows, cut: Taken | None = None) -> torch.Tensor:
+def sum_columns(attention: Attention, weights: torch.Tensor, rows: Rows, cut: Cut | None = None) -> torch.Tensor:
     """Sums (batch, head, group, key), float32, over the queries of weight times probability; weights (batch, group,
     query), none of them negative."""
     from sinkscope.attention.tiles import column_tiles
@@ -220,7 +214,8 @@ def sum_columns(attention: Attention, weights: torch.Tensor, rows: Rows, cut: Ta
     sums = torch.empty(batch, heads, groups, keys, device=weights.device)
     shared = _Operands(attention)
     tile = column_tile(attention.query.dtype, shared.dims)
-    column_tiles[(_tiles(keys, tile["KEYS"]) * groups * batch * heads,)](
+    _launch(
+        column_tiles, _tiles(keys, tile["KEYS"]) * groups * batch * heads, weights.device,
         shared.query, shared.key, shared.mask,
         _bytes(None if cut is None or cut.values_only else cut.keys.expand(batch, heads, -1)),
         rows.log_sums, rows.log_sums_cut, weights, order, before, sums,
@@ -229,6 +224,13 @@ def sum_columns(attention: Attention, weights: torch.Tensor, rows: Rows, cut: Ta
         CUT=cut is not None and not cut.values_only, LISTED=groups > 1, **shared.flags, **tile,
     )  # fmt: skip
     return sums
+
+
+def _launch(kernel: Any, programs: int, device: torch.device, *arguments: Any, **flags: Any) -> None:
+    """Triton launches on the current device, which of a network's layers need not have."""
+    current: AbstractContextManager[Any] = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+    with current:
+        kernel[(programs,)](*arguments, **flags)
 
 
 def row_tile(dtype: torch.dtype, dims: int) -> dict[str, int]:
@@ -315,7 +317,7 @@ def _tiles(size: int, tile: int) -> int:
     return -(-size // tile)
 
 
-_lists = WeakIdKeyDictionary()  # type: ignore[no-untyped-call]
+_lists = WeakIdKeyDictionary()
 """What `_listed` made of weights that are still there: those of a pass are asked for in every layer."""
 
 

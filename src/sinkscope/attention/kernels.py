@@ -18,7 +18,7 @@ watched or not (`chunked_output`).
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -71,6 +71,33 @@ class Attention:
     def by_column(self, by_key: torch.Tensor) -> torch.Tensor:
         """What belongs to keys, (batch, head, key), for all columns: nothing where a key was dropped."""
         return by_key if self.index is None else self.index.scatter(by_key)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Cut:
+    """Keys that one attention call may not use.
+
+    keys: (batch, head, key) boolean; of a cache that dropped keys, one for every column of the sequence. queries:
+        (batch, query) boolean, whose rows lose them; None means all.
+    values_only: scores stay as they are, and the values of the keys count as zero: attention paid to them is lost
+        instead of going to other keys.
+    instead: with `values_only`, what those values count as in place of zero, (batch or 1, kv_head, key, dim), for every
+        column as `keys`; or one for all keys, (batch or 1, kv_head, 1, dim).
+    """
+
+    keys: torch.Tensor
+    queries: torch.Tensor | None = None
+    values_only: bool = False
+    instead: torch.Tensor | None = None
+
+    def at_keys(self, index: KeyIndex | None) -> "Cut":
+        """The same cut at the keys of a cache that dropped some, from that of all columns."""
+        if index is None:
+            return self
+        instead = self.instead
+        if instead is not None and instead.shape[2] > 1:
+            instead = index.gather(instead.transpose(-1, -2)).transpose(-1, -2)
+        return replace(self, keys=index.gather(self.keys), instead=instead)
 
 
 class Accumulator(Protocol):

@@ -100,6 +100,14 @@ def _sweep(q, rows, end, start_top, start_total, cut_row, key, value, instead, m
 
 
 @triton.jit
+def _share(log_kept, cut_top, cut_total):
+    """What the cut keys had of a row, from both sums, so that neither loses digits beside the other."""
+    some = cut_total > 0
+    log_cut = tl.where(some, cut_top + tl.log2(tl.where(some, cut_total, 1.0)), float("-inf"))
+    return tl.where(some, 1 / (1 + tl.exp2(log_kept - log_cut)), 0.0)
+
+
+@triton.jit
 def row_tiles(query, key, value, instead, mask, cut_keys, cut_rows, sink,
               output, log_sums, log_sums_cut, entropies, removed,
               q_b, q_h, q_q, k_b, k_h, k_k, v_b, v_h, v_k, i_b, i_h, i_k, m_b, m_h, m_q, m_k,
@@ -151,9 +159,7 @@ def row_tiles(query, key, value, instead, mask, cut_keys, cut_rows, sink,
     tl.store(log_sums + place, log_sum / LOG2E, mask=real)
     if CUT == 1:
         tl.store(log_sums_cut + place, tl.where(cut_row, float("inf"), log_sum / LOG2E), mask=real)
-        log_cut = tl.where(cut_total > 0, cut_top + tl.log2(tl.where(cut_total > 0, cut_total, 1.0)), float("-inf"))
-        share = 1 / (1 + tl.exp2(tl.where(some, log_sum, float("-inf")) - log_cut))
-        tl.store(removed + place, tl.where(cut_total > 0, share, 0.0), mask=real)
+        tl.store(removed + place, _share(tl.where(some, log_sum, float("-inf")), cut_top, cut_total), mask=real)
     if CUT == 2:
         tl.store(removed + place, cut_total / safe, mask=real)
     if ENTROPY:  # log sum - mean score, both over `top`
