@@ -154,8 +154,8 @@ def test_heads_of_other_sizes(dtype: torch.dtype, dim: int, value_dim: int) -> N
 
 @pytest.mark.parametrize(
     ("kind", "way"),
-    [*((kind, "scores") for kind in KINDS if kind != "one row"), ("causal", "values"), ("padding", "values"), ("causal", "instead"),
-     ("boolean", "instead")],
+    [*((kind, "scores") for kind in KINDS if kind != "one row"), ("causal", "values"), ("padding", "values"),
+     ("causal", "instead"), ("boolean", "instead")],
 )  # fmt: skip
 def test_a_cut_equals_the_additive_mask(kind: str, way: str) -> None:
     dtype = {"boolean": torch.bfloat16, "one row": torch.float16}.get(kind, torch.float32)

@@ -117,8 +117,8 @@ def row_tiles(query, key, value, instead, mask, cut_keys, cut_rows, sink,
               CUT_ROWS: tl.constexpr, INSTEAD: tl.constexpr, OUTPUT: tl.constexpr, ENTROPY: tl.constexpr,
               PRECISION: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, DIM_TILE: tl.constexpr,
               VALUE_TILE: tl.constexpr):
-    """Rows of one head. `log_sums` (batch, head, query) is +inf for rows that see nothing, so that exp(s - it) is 0;
-    `log_sums_cut` is what holds for the cut keys: +inf in rows that lose them."""
+    """Rows of one head. `log_sums` (batch, head, query): +inf for rows that see nothing, so that exp(s - it) is 0.
+    `log_sums_cut`: the same for the cut keys, +inf in rows that lose them."""
     tiles = tl.cdiv(queries, ROWS)
     tile, lane = tl.program_id(0) % tiles, (tl.program_id(0) // tiles).to(tl.int64)
     b, h = lane // heads, lane % heads
@@ -128,9 +128,8 @@ def row_tiles(query, key, value, instead, mask, cut_keys, cut_rows, sink,
                 mask=real[:, None] & (dims < DIM)[None, :], other=0)
     key, value = key + b * k_b + (h // group) * k_h, value + b * v_b + (h // group) * v_h
     start_top, start_total = tl.full([ROWS], float("-inf"), tl.float32), tl.zeros([ROWS], tl.float32)
-    if SINK:
-        start_top = tl.zeros([ROWS], tl.float32) + tl.load(sink + h).to(tl.float32) * LOG2E
-        start_total = tl.full([ROWS], 1.0, tl.float32)
+    if SINK:  # a column without a key
+        start_top, start_total = start_total + tl.load(sink + h).to(tl.float32) * LOG2E, start_total + 1.0
     if MASK != 0:
         mask = mask + b * m_b + h * m_h
     if INSTEAD:
@@ -138,8 +137,8 @@ def row_tiles(query, key, value, instead, mask, cut_keys, cut_rows, sink,
     cut_row = real
     if CUT != 0:
         cut_keys = cut_keys + lane * keys
-        if CUT_ROWS:
-            cut_row = tl.load(cut_rows + b * queries + rows, mask=real, other=0) != 0
+    if CUT_ROWS:
+        cut_row = tl.load(cut_rows + b * queries + rows, mask=real, other=0) != 0
     end = tl.minimum(keys, (tile + 1) * ROWS) if CAUSAL else keys
     top, total, moment, mixed, cut_top, cut_total = _sweep(
         q, rows, end, start_top, start_total, cut_row, key, value, instead, mask, cut_keys,
@@ -153,8 +152,7 @@ def row_tiles(query, key, value, instead, mask, cut_keys, cut_rows, sink,
                 q, rows, end, start_top, start_total, cut_row, key, value, instead, mask, cut_keys,
                 queries, keys, k_k, v_k, i_k, m_q, m_k, scale, cap, lowest, DIM, VALUE_DIM, CAUSAL, MASK, BY_ROW,
                 SOFTCAP, CUT, INSTEAD, OUTPUT, ENTROPY, PRECISION, ROWS, KEYS, DIM_TILE, VALUE_TILE)
-    some = total > 0
-    safe = tl.where(some, total, 1.0)
+    some, safe = total > 0, tl.where(total > 0, total, 1.0)
     place, log_sum = lane * queries + rows, tl.where(some, top + tl.log2(safe), float("inf"))
     tl.store(log_sums + place, log_sum / LOG2E, mask=real)
     if CUT == 1:
