@@ -1,14 +1,17 @@
 """What watching costs: whole generations with and without it, in time and in memory (see `generations.py`).
 
-    python benchmarks/capture.py                                    # the table of docs/results/costs.md
-    python benchmarks/capture.py --lengths 1024 4096 --layers 32 --width 4096 --heads 32 --hidden 12288 \\
-        --dtypes bfloat16 --device cuda --batch 1 4                 # LLaDA-8B's shape on a GPU
+    python benchmarks/capture.py                       # the table of docs/results/costs.md
+    python benchmarks/capture.py --device cuda         # single passes at LLaDA-8B's shape, beside `kernel_cost`
+    TRITON_INTERPRET=1 python benchmarks/capture.py --passes --lengths 40 --layers 1 --width 32 --heads 2 \\
+        --hidden 48 --dtypes float32 --runs 1          # the same script in Triton's interpreter, to see that it runs
 """
 
+import sys
 from typing import Any
 
 import torch
-from generations import Way, compare
+from generations import Way, compare, options
+from kernel_cost import LLADA_8B, side_by_side
 
 from sinkscope.attention import Collect, watch
 from sinkscope.decoding import Denoising, generate
@@ -57,4 +60,9 @@ WAYS: dict[str, Way] = {
 
 
 if __name__ == "__main__":
-    compare(__doc__, WAYS, lengths=[256, 1024, 2048], dtypes=["float32", "bfloat16"])
+    if "cuda" in sys.argv or "--passes" in sys.argv:
+        parser = options(__doc__, WAYS, **LLADA_8B)
+        parser.add_argument("--passes", action="store_true", help="single passes, as on a GPU")
+        side_by_side(parser.parse_args())
+    else:
+        compare(__doc__, WAYS, lengths=[256, 1024, 2048], dtypes=["float32", "bfloat16"])

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from random_models import VOCABULARY, random_dlm
@@ -160,24 +161,11 @@ def print_times(arguments: argparse.Namespace, ways: Mapping[str, Way]) -> None:
                 console.print(table)
 
 
-def compare(description: str | None, ways: Mapping[str, Way], lengths: list[int], dtypes: list[str]) -> None:
-    """Print the tables; the options of the command line change what is run."""
-    parser = options(description, ways, lengths, dtypes)
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    if arguments.memory_of is not None:
-        print_memory(arguments, ways[arguments.memory_of])
-    else:
-        print_times(arguments, ways)
-
-
-def options(
-    description: str | None, ways: Mapping[str, Way], lengths: list[int], dtypes: list[str]
-) -> argparse.ArgumentParser:
-    """What can be asked for."""
+def options(description: str | None, ways: Mapping[str, Way], **defaults: Any) -> argparse.ArgumentParser:
+    """The command line of a benchmark: what is run. defaults: of single options."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lengths", type=int, nargs="+", default=lengths)
-    parser.add_argument("--dtypes", nargs="+", default=dtypes)
+    parser.add_argument("--lengths", type=int, nargs="+")
+    parser.add_argument("--dtypes", nargs="+")
     parser.add_argument("--batch", type=int, nargs="+", default=[1])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--layers", type=int, default=8)
@@ -188,4 +176,15 @@ def options(
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--memory-of", default=None, choices=ways, help=argparse.SUPPRESS)
+    parser.set_defaults(**defaults)
     return parser
+
+
+def compare(description: str | None, ways: Mapping[str, Way], lengths: list[int], dtypes: list[str]) -> None:
+    """Print the tables; the options of the command line change what is run."""
+    arguments = options(description, ways, lengths=lengths, dtypes=dtypes).parse_args()
+    torch.set_num_threads(arguments.threads)
+    if arguments.memory_of is not None:
+        print_memory(arguments, ways[arguments.memory_of])
+    else:
+        print_times(arguments, ways)

@@ -13,7 +13,8 @@ from functools import partial
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from sinkscope.attention.kernels import Attention, chunked_output, output_beside_sink
+from sinkscope.attention.given import Attention
+from sinkscope.attention.kernels import chunked_output, output_beside_sink
 
 HEADS, KV_HEADS, DIM, ROUNDS = 16, 4, 64, 7
 

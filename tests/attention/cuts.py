@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from sinkscope.attention.cutting import Cut
-from sinkscope.attention.kernels import Attention
+from sinkscope.attention.given import Attention, Cut
 
 BATCH, DIM = 2, 11
 # Probabilities are made in float32 from inputs that are exact for the oracle too: scores of this size carry about 1e-6.

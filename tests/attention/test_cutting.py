@@ -25,10 +25,11 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sinkscope.attention import kernels
-from sinkscope.attention.cutting import Cut, attend, current_cutter, cutting
+from sinkscope.attention.cutting import attend, current_cutter, cutting
 from sinkscope.attention.evicting import KeyIndex
 from sinkscope.attention.function import attention_forward
-from sinkscope.attention.kernels import KERNELS, Accumulator, Attention
+from sinkscope.attention.given import Accumulator, Attention, Cut
+from sinkscope.attention.kernels import KERNELS
 from sinkscope.errors import UserError
 
 
@@ -199,6 +200,8 @@ class Nobody:
     def part(self, batch: slice, heads: slice) -> Self:
         del batch, heads
         return self
+
+    def wanted(self) -> None: ...
 
 
 class Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -21,7 +21,8 @@ from transformers import (
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from sinkscope.attention import watching
-from sinkscope.attention.cutting import Cut, cutting
+from sinkscope.attention.cutting import cutting
+from sinkscope.attention.given import Cut
 from sinkscope.attention.watching import watch
 from sinkscope.errors import UserError
 

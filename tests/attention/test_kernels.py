@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import attention_map
 
+from sinkscope.attention.given import Attention
 from sinkscope.attention.groups import merge_groups, query_weights
-from sinkscope.attention.kernels import KERNELS, Attention, probability_chunks
+from sinkscope.attention.kernels import KERNELS, probability_chunks
 from sinkscope.attention.statistics import Collect, LayerAccumulator
 
 # Rounding of a sum of up to some hundred float32 products, and of the inputs of half precision before it: scores of
@@ -53,7 +54,7 @@ def sdpa(attention: Attention) -> torch.Tensor:
     ).transpose(1, 2)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", ["one-pass", "two-pass"])
 @pytest.mark.parametrize(
     ("dtype", "queries", "keys"),
     [(torch.float32, 151, 151), (torch.float32, 7, 151), (torch.float32, 1, 13), (torch.bfloat16, 151, 151),

@@ -11,8 +11,8 @@ from oracle import attention_map
 from sinkscope.attention import Collect, kernels, watch
 from sinkscope.attention.cutting import cutting
 from sinkscope.attention.evicting import KeyIndex
+from sinkscope.attention.given import Attention
 from sinkscope.attention.groups import query_weights
-from sinkscope.attention.kernels import Attention
 from sinkscope.attention.outputs import HeadOutputs, head_outputs
 from sinkscope.attention.statistics import LayerAccumulator
 from sinkscope.errors import UserError

@@ -10,7 +10,7 @@ import torch
 from block_caches import BLOCKS, PROMPTS, generated, load_tiny, oracle_logits, real_columns
 
 import sinkscope as ss
-from sinkscope.attention.cutting import Cut
+from sinkscope.attention.given import Cut
 from sinkscope.compression import Compress, compress_prefix
 from sinkscope.decoding import Denoising
 from sinkscope.evaluation import evaluate, find_task, task_settings

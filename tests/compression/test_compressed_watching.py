@@ -10,8 +10,8 @@ import xarray as xr
 from compression_models import FullCacheOracle, dropped_from, feed, left_padded, load_kind, some_tokens
 
 import sinkscope as ss
-from sinkscope.attention.cutting import Cut, cutting
-from sinkscope.attention.kernels import Attention
+from sinkscope.attention.cutting import cutting
+from sinkscope.attention.given import Attention, Cut
 from sinkscope.compression import CachedLayer, Compress, Protect, ReceivedAttention
 from sinkscope.errors import UserError
 from sinkscope.families import Model

@@ -29,7 +29,7 @@ from torch.overrides import TorchFunctionMode
 from sinkscope.attention.cutting import current_cutter
 from sinkscope.attention.flex import attention_of, is_flex, wants_more
 from sinkscope.attention.function import observed, seen_output
-from sinkscope.attention.kernels import Attention
+from sinkscope.attention.given import Attention
 from sinkscope.errors import UserError
 
 _UNSEEN = (multi_head_attention_forward, torch._native_multi_head_attention, torch._transformer_encoder_layer_fwd)

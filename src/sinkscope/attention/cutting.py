@@ -11,7 +11,8 @@ Rows that lose nearly everything are computed from masked scores instead, where 
 lose all its keys keeps them; where only values are cut, it may lose all its attention. A learned sink is no key and is
 never cut: it gets its share of what the others lose, and all of it where a query has no key left.
 
-Layers without a cut are left to SDPA. Costs: two more passes over a block that lies in the cache.
+Layers without a cut are left to SDPA. Costs: two more passes over a block that lies in the cache. On a GPU a layer is
+cut in tiles, where what is kept and what goes have a softmax each (`fused`).
 """
 
 import sys
@@ -19,15 +20,14 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from copy import copy
-from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 
 import torch
 
-from sinkscope.attention.evicting import KeyIndex
+from sinkscope.attention.fused import cut_in_tiles, hand_over, suits, sweep_rows
+from sinkscope.attention.given import Accumulator, Attention, Sums, Wanted
+from sinkscope.attention.given import Cut as Cut
 from sinkscope.attention.kernels import (
-    Accumulator,
-    Attention,
     empty_output,
     fill_output,
     masked_scores,
@@ -41,47 +41,6 @@ from sinkscope.attention.kernels import (
 
 _LEAST_KEPT = 1e-20
 """Below this what is left of a row may have lost digits to underflow, in float32 first."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Cut:
-    """Keys that one attention call may not use.
-
-    keys: (batch, head, key) boolean; of a cache that dropped keys, one for every column of the sequence. queries:
-        (batch, query) boolean, whose rows lose them; None means all.
-    values_only: scores stay as they are, and the values of the keys count as zero: attention paid to them is lost
-        instead of going to other keys.
-    instead: with `values_only`, what those values count as in place of zero, (batch or 1, kv_head, key, dim), for every
-        column as `keys`; or one for all keys, (batch or 1, kv_head, 1, dim).
-    """
-
-    keys: torch.Tensor
-    queries: torch.Tensor | None = None
-    values_only: bool = False
-    instead: torch.Tensor | None = None
-
-    def at_keys(self, index: KeyIndex | None) -> "Cut":
-        """The same cut at the keys of a cache that dropped some, from that of all columns."""
-        if index is None:
-            return self
-        instead = self.instead
-        if instead is not None and instead.shape[2] > 1:
-            instead = index.gather(instead.transpose(-1, -2)).transpose(-1, -2)
-        return replace(self, keys=index.gather(self.keys), instead=instead)
-
-    def part(self, batch: slice, heads: slice) -> "Cut":
-        """The same for some rows of the batch and some query heads, which have key heads of their own."""
-        queries, instead = self.queries, self.instead
-        if instead is not None:
-            share = self.keys.shape[1] // instead.shape[1]
-            own = slice(heads.start // share, heads.stop // share)
-            instead = instead[batch if len(instead) > 1 else slice(None), own]
-        return replace(
-            self,
-            keys=self.keys[batch, heads],
-            queries=None if queries is None else queries[batch if len(queries) > 1 else slice(None)],
-            instead=instead,
-        )
 
 
 class Cutter(Protocol):
@@ -144,7 +103,8 @@ class _Received:
         batch, heads, _, _ = attention.query.shape
         exact = attention.exact
         self.sums = torch.zeros(batch, heads, attention.key.shape[2], device=attention.query.device, dtype=exact)
-        self._weights = weights.to(device=self.sums.device, dtype=exact)[:, None, None]  # (batch, 1, 1, query)
+        self._by_query = weights.to(device=self.sums.device, dtype=exact).unsqueeze(1)  # (batch, 1, query)
+        self._weights = self._by_query.unsqueeze(1)
 
     def part(self, batch: slice, heads: slice) -> Self:
         own = copy(self)
@@ -158,6 +118,12 @@ class _Received:
         del no_key
         weights = self._weights[..., start:stop].expand(-1, probabilities.shape[1], -1, -1)
         self.sums[..., : probabilities.shape[-1]] += torch.matmul(weights, probabilities).squeeze(2)
+
+    def wanted(self) -> list[Wanted]:
+        return [Wanted(weights=self._by_query, entropy=False, take=self._take)]
+
+    def _take(self, sums: Sums) -> None:
+        self.sums = sums.by_weight.squeeze(2)
 
 
 class Both:
@@ -179,30 +145,40 @@ class Both:
         for accumulator in self._accumulators:
             accumulator.add(start, stop, probabilities, no_key)
 
+    def wanted(self) -> list[Wanted] | None:
+        known = [one for one in (each.wanted() for each in self._accumulators) if one is not None]
+        return [one for some in known for one in some] if len(known) == len(self._accumulators) else None
+
 
 def attend(
     attention: Attention,
     cutter: Cutter,
     plain: Callable[[Accumulator | None], torch.Tensor],
     watching: Accumulator | None,
+    kernel: str | None = None,
 ) -> torch.Tensor:
     """The output (batch, query, head, dim) of one layer under a cutter.
 
-    plain: the layer without any cut, seen by an accumulator if there is one. watching: whoever watches the pass.
+    plain: the layer without any cut, seen by an accumulator if there is one. watching: whoever watches the pass, with
+    which kernel: in tiles where that is `fused`, or where nobody watches and they can be had (`fused.suits`).
     """
-    cut = cutter.cut(attention, lambda: _received(attention, cutter.weights(attention)))
+    tiled = kernel in (None, "fused")
+    cut = cutter.cut(attention, lambda: _received(attention, cutter.weights(attention), tiled))
     seen = _Received(attention, cutter.weights(attention)) if cutter.needs_received else None
     accumulator = Both.of(watching, seen)
     if cut is None:
         output, removed = plain(accumulator), None
     else:
-        output, removed = _cut_all(attention, cut.at_keys(attention.index), accumulator)
+        output, removed = _cut_all(attention, cut.at_keys(attention.index), accumulator, tiled)
     cutter.on_layer_end(None if seen is None else attention.by_column(seen.sums), removed)
     return output
 
 
-def _received(attention: Attention, weights: torch.Tensor) -> torch.Tensor:
+def _received(attention: Attention, weights: torch.Tensor, tiled: bool) -> torch.Tensor:
     accumulator = _Received(attention, weights)
+    if tiled and suits(attention, gradients=False):
+        hand_over(attention, accumulator.wanted(), sweep_rows(attention, output=False), None)
+        return attention.by_column(accumulator.sums)
     for batch, heads, part in parts(attention):
         seeing = accumulator.part(batch, heads)
         for start, stop, probabilities in probability_chunks(part):
@@ -210,8 +186,13 @@ def _received(attention: Attention, weights: torch.Tensor) -> torch.Tensor:
     return attention.by_column(accumulator.sums)
 
 
-def _cut_all(attention: Attention, cut: Cut, accumulator: Accumulator | None) -> tuple[torch.Tensor, torch.Tensor]:
+def _cut_all(
+    attention: Attention, cut: Cut, accumulator: Accumulator | None, tiled: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Output (batch, query, head, dim) and the attention removed, (batch, head, query)."""
+    wanted = [] if accumulator is None else accumulator.wanted()
+    if tiled and wanted is not None and suits(attention, gradients=True):
+        return cut_in_tiles(attention, cut, wanted)
     output = empty_output(attention)
     removed = attention.query.new_zeros(attention.query.shape[:3], dtype=attention.exact)
     for batch, heads, part in parts(attention):

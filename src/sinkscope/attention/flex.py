@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch._ops import HigherOrderOperator
 
-from sinkscope.attention.kernels import Attention
+from sinkscope.attention.given import Attention
 
 _BATCH, _HEAD, _QUERY, _KEY = range(1, 5)
 

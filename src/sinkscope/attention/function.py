@@ -19,7 +19,8 @@ from transformers.masking_utils import sdpa_mask
 
 from sinkscope.attention.cutting import Both, attend, current_cutter
 from sinkscope.attention.evicting import take_layer
-from sinkscope.attention.kernels import KERNELS, Accumulator, Attention, FullMap, chunked_output, output_beside_sink
+from sinkscope.attention.given import Accumulator, Attention, FullMap
+from sinkscope.attention.kernels import KERNELS, chunked_output, output_beside_sink
 from sinkscope.attention.statistics import Pass
 from sinkscope.errors import UserError
 from sinkscope.families.building import foreign_keys
@@ -128,7 +129,8 @@ def seen_output(
         return unseen() if accumulator is None else KERNELS[kernel](attention, accumulator, unseen)
 
     seeing = Both.of(accumulator, whole)
-    output = plain(seeing) if cutter is None else attend(attention, cutter, plain, seeing)
+    watches = None if current is None else current.kernel
+    output = plain(seeing) if cutter is None else attend(attention, cutter, plain, seeing, watches)
     if current is not None and accumulator is not None:
         current.end_layer(accumulator)
     return output, None if whole is None else whole.map.to(attention.value.dtype)

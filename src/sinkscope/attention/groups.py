@@ -69,5 +69,7 @@ def query_weights(labels: torch.Tensor, groups: int) -> tuple[torch.Tensor, torc
 
 def merge_groups(by_group: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
     """The whole from its parts: size-weighted mean. by_group (batch, head, group, key), sizes (batch, group)."""
+    if by_group.shape[2] == 1:  # zeros where it is empty
+        return by_group[:, :, 0]
     share = sizes / sizes.sum(-1, keepdim=True).clamp(min=1)
     return torch.einsum("bhgk,bg->bhk", by_group, share.to(by_group.dtype))

@@ -8,8 +8,9 @@ on a CPU stays in the cache of the core. The kernels differ in where the output 
   what makes watching nearly free on a CPU. It equals SDPA's output to rounding (in half precision it is the more exact
   of the two, since probabilities stay in float32), not bit for bit.
 - `two-pass`: the output is SDPA's own, bit for bit; scores are computed a second time for the statistics. It is the
-  choice where SDPA runs a fused kernel that is far faster than chunks of torch operations (GPUs), or where not one bit
-  may change.
+  choice where SDPA runs a fused kernel that is far faster than chunks of torch operations (GPUs without Triton), or
+  where not one bit may change.
+- `fused` (module `fused`): two-pass on a GPU, in tiles that do not leave the chip.
 
 SDPA knows neither soft caps nor learned sinks. Attention with one of them gets its output from the same blocks of rows,
 watched or not (`chunked_output`).
@@ -19,96 +20,17 @@ watched or not (`chunked_output`).
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from copy import copy
-from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from dataclasses import replace
 
 import torch
 
-from sinkscope.attention.evicting import KeyIndex, visible_rows
+from sinkscope.attention.evicting import visible_rows
+from sinkscope.attention.given import Accumulator, Attention
 
 CHUNK_BYTES = {"cpu": 2 << 20, "cuda": 256 << 20}
 """Scores held at a time. On a CPU a chunk should stay in the cache of a core; on a GPU it should fill the machine."""
 
 MOST_ROWS = {"cpu": 1024, "cuda": 1024}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Attention:
-    """The inputs of one attention call.
-
-    query (batch, head, query, dim); key, value (batch, kv_head, key, dim). `mask`: broadcastable to (batch, head,
-    query, key), boolean (True: may be seen) or added to the scores. `causal`: lower-triangular from the first key, no
-    mask given. `index`: the columns of the keys, if a cache has dropped some; None: each key is its own column.
-
-    What some models change in their scores s, in this order: `softcap` c makes them c tanh(s / c) (Gemma 2, arXiv
-    2408.00118, section 2); `bias` (1 or batch, 1 or head, 1 or query, key) is added, as the mask is afterwards (T5);
-    `learned_sink` (head,) is the score of one more column that has no key and no value, so that attention may go to
-    nothing (gpt-oss, arXiv 2508.10925; `s_aux` in transformers). `changed`: a function of scores (batch, head, row,
-    key) and their first row that is applied before the mask (flex attention, arXiv 2412.05496).
-
-    `room`: memory that one block of scores after the other is written to; None: each gets its own.
-    """
-
-    query: torch.Tensor
-    key: torch.Tensor
-    value: torch.Tensor
-    mask: torch.Tensor | None
-    causal: bool
-    scale: float
-    index: KeyIndex | None = None
-    softcap: float | None = None
-    bias: torch.Tensor | None = None
-    learned_sink: torch.Tensor | None = None
-    changed: Callable[[torch.Tensor, int], torch.Tensor] | None = None
-    room: torch.Tensor | None = None
-
-    @property
-    def exact(self) -> torch.dtype:
-        """The precision of scores and sums: float32, or float64 where the queries are."""
-        return torch.promote_types(self.query.dtype, torch.float32)
-
-    @property
-    def width(self) -> int:
-        """Columns of the sequence that keys stand for, whether they are still there or not."""
-        return self.key.shape[2] if self.index is None else self.index.width
-
-    @property
-    def present(self) -> torch.Tensor | None:
-        """(batch, head, column) boolean: columns whose key is there; None: all."""
-        return None if self.index is None else self.index.present(self.query.shape[1])
-
-    def by_column(self, by_key: torch.Tensor) -> torch.Tensor:
-        """What belongs to keys, (batch, head, key), for all columns: nothing where a key was dropped."""
-        return by_key if self.index is None else self.index.scatter(by_key)
-
-
-class Accumulator(Protocol):
-    """Sees the probabilities of a layer as a kernel computes them."""
-
-    def add(self, start: int, stop: int, probabilities: torch.Tensor, no_key: torch.Tensor | None = None) -> None:
-        """Take the rows start:stop, (batch, head, rows, key) float32, and what of them goes to no key, (batch, head,
-        rows), of attention with a learned sink. Must not keep the tensors: they are reused."""
-
-    def part(self, batch: slice, heads: slice) -> Self:
-        """The same for some rows of the batch and some heads: what it is told belongs to these."""
-
-
-class FullMap:
-    """Keeps the whole map, (batch, head, query, key) float32."""
-
-    def __init__(self, attention: Attention) -> None:
-        shape = (*attention.query.shape[:3], attention.key.shape[2])
-        self.map = attention.query.new_zeros(shape, dtype=attention.exact)
-
-    def part(self, batch: slice, heads: slice) -> Self:
-        own = copy(self)
-        own.map = self.map[batch, heads]
-        return own
-
-    def add(self, start: int, stop: int, probabilities: torch.Tensor, no_key: torch.Tensor | None = None) -> None:
-        del no_key
-        self.map[:, :, start:stop, : probabilities.shape[-1]] = probabilities
 
 
 def parts(attention: Attention) -> Iterator[tuple[slice, slice, Attention]]:
@@ -397,9 +319,4 @@ def two_pass(attention: Attention, accumulator: Accumulator, sdpa: Callable[[], 
 
 Kernel = Callable[[Attention, Accumulator, Callable[[], torch.Tensor]], torch.Tensor]
 
-KERNELS: dict[str, Kernel] = {"one-pass": one_pass, "two-pass": two_pass}
-
-
-def default_kernel(device: torch.device) -> str:
-    """The faster kernel for a device."""
-    return "one-pass" if device.type == "cpu" else "two-pass"
+KERNELS: dict[str, Kernel] = {"one-pass": one_pass, "two-pass": two_pass}  # and `fused`, which is made of these

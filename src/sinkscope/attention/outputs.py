@@ -24,7 +24,8 @@ from dataclasses import dataclass
 
 import torch
 
-from sinkscope.attention.kernels import Attention, probability_chunks
+from sinkscope.attention.given import Attention
+from sinkscope.attention.kernels import probability_chunks
 from sinkscope.ordering import ordered
 
 

@@ -20,8 +20,8 @@ import torch
 from torch import distributed, nn
 from transformers import PreTrainedModel
 
-from sinkscope.attention.cutting import Cut, Cutter
-from sinkscope.attention.kernels import Attention
+from sinkscope.attention.cutting import Cutter
+from sinkscope.attention.given import Attention, Cut
 from sinkscope.errors import UserError
 from sinkscope.families import shape_of
 

@@ -26,6 +26,7 @@ import torch
 
 from sinkscope.attention.cutting import current_cutter
 from sinkscope.attention.evicting import KeyIndex, visible_rows
+from sinkscope.attention.given import Attention, Sums, Wanted
 from sinkscope.attention.groups import (
     GROUPS,
     NOT_COUNTED,
@@ -34,7 +35,6 @@ from sinkscope.attention.groups import (
     merge_groups,
     query_weights,
 )
-from sinkscope.attention.kernels import Attention
 from sinkscope.attention.outputs import BY_KEY, HeadOutputs, head_outputs
 from sinkscope.attention.spread import SplitHeads
 from sinkscope.errors import UserError
@@ -73,7 +73,7 @@ class LayerStatistics:
     entropy: torch.Tensor | None  # (batch, head, query)
     attention: torch.Tensor | None  # (batch, chosen head, query, key)
     outputs: HeadOutputs | None
-    finite: torch.Tensor  # () boolean: whether all that a key received is a finite number
+    total: torch.Tensor  # (): the sum of all that keys received, which is finite where each part is
     no_key: torch.Tensor | None = None  # (batch, head, group): what goes to a learned sink; None without one
 
 
@@ -120,7 +120,7 @@ def stack_layers(
     return PassStatistics(
         received=received,
         queries=sizes[0],
-        finite=torch.stack([layer.finite.to(device) for layer in layers]),
+        finite=torch.stack([layer.total.to(device) for layer in layers]).isfinite(),
         by_group=None if split is None else split.transpose(2, 3),
         no_key=None if no_key is None else torch.einsum("lbhg,lbg->lbh", no_key, share.to(no_key.dtype)),
         no_key_by_group=no_key.transpose(2, 3) if by_groups and no_key is not None else None,
@@ -151,7 +151,7 @@ def _joined(parts: Sequence[torch.Tensor], absent: Sequence[int]) -> torch.Tenso
         heads = (0, most - part.shape[1])
         width = heads if part.ndim == 2 else (gone, 0, *between, *heads)
         missing = torch.nan if part.is_floating_point() else -1
-        alike.append(torch.nn.functional.pad(part, width, value=missing))
+        alike.append(torch.nn.functional.pad(part, width, value=missing) if any(width) else part)
     return torch.stack(alike)
 
 
@@ -189,7 +189,8 @@ class LayerAccumulator:
         keys = attention.key.shape[2]
         device = attention.query.device
         exact = attention.exact
-        self._weights = weights.to(device=device, dtype=exact).unsqueeze(1)  # (batch, 1, group, query)
+        self._by_query = weights.to(device=device, dtype=exact)
+        self._weights = self._by_query.unsqueeze(1)  # (batch, 1, group, query)
         self._sums = torch.zeros(batch, heads, weights.shape[1], keys, device=device, dtype=exact)
         self._attention = attention
         self._collect = collect
@@ -248,18 +249,27 @@ class LayerAccumulator:
         asking = self._asking[:, start:stop].any(1).nonzero()
         return slice(int(asking[0]), int(asking[-1]) + 1) if len(asking) else slice(0, 0)
 
+    def wanted(self) -> list[Wanted] | None:
+        if self._map is not None:
+            return None
+        return [Wanted(weights=self._by_query, entropy=self._entropy is not None, take=self._take)]
+
+    def _take(self, sums: Sums) -> None:
+        self._sums, self._no_key, self._entropy = sums.by_weight, sums.no_key, sums.entropy
+
     def finish(self) -> LayerStatistics:
         """The layer's statistics, in float32 (float64 where the network is)."""
-        counted = self._weights.sum(2) > 0  # (batch, 1, query)
-        norms = self._collect.norms
+        norms, outputs = self._collect.norms, self._collect.outputs
+        # On a GPU each small sum costs as much as a tile: none is made that nobody asks for.
+        counted = self._weights.sum(2) > 0 if outputs or self._entropy is not None else None  # (batch, 1, query)
         statistics = LayerStatistics(
             by_group=self._sums,
             key_norm=_norm(self._attention.key.detach()) if norms else None,
             value_norm=_norm(self._attention.value.detach()) if norms else None,
-            entropy=None if self._entropy is None else self._entropy.masked_fill(~counted, torch.nan),
+            entropy=None if self._entropy is None or counted is None else self._entropy.where(counted, torch.nan),
             attention=self._map,
-            outputs=self._outputs(counted[:, 0]) if self._collect.outputs else None,
-            finite=self._sums.isfinite().all(),
+            outputs=self._outputs(counted[:, 0]) if outputs and counted is not None else None,
+            total=self._sums.sum(),
             no_key=self._no_key,
         )
         index = self._attention.index
@@ -289,8 +299,8 @@ class LayerAccumulator:
             here, count = self._sums.shape[1], len(self._named)
             owner = (self._named // here).clamp(max=split.heads // here - 1)
             maps = split.gather(maps)[:, owner * count + torch.arange(count, device=owner.device)]
-        finite = split.gather(statistics.finite.view(1, 1)).all()
-        return replace(statistics, **by_head, outputs=outputs, attention=maps, finite=finite)
+        total = split.gather(statistics.total.view(1, 1)).sum()
+        return replace(statistics, **by_head, outputs=outputs, attention=maps, total=total)
 
     def _by_column(self, statistics: LayerStatistics, index: KeyIndex) -> LayerStatistics:
         """The same over all columns of the sequence: dropped keys are not there (NaN), and have zeros in maps."""
@@ -339,7 +349,8 @@ class Pass:
         """An accumulator for the next layer."""
         queries = attention.query.shape[2]
         if queries not in self._weighed:
-            self._weighed[queries] = self._weigh(attention)
+            weights, sizes = self._weigh(attention)  # the labels' device need not be the network's
+            self._weighed[queries] = weights.to(attention.query.device), sizes.to(attention.query.device)
         weights, sizes = self._weighed[queries]
         self._sizes.append(sizes)
         split = None if self._split is None else self._split.of_layer(attention)

@@ -24,7 +24,8 @@ from transformers import PreTrainedModel
 from sinkscope.attention.calls import sdpa_calls
 from sinkscope.attention.cutting import compiler_loaded, cutting, uncompiled
 from sinkscope.attention.function import NAME, observed
-from sinkscope.attention.kernels import KERNELS, default_kernel
+from sinkscope.attention.fused import kernels_for
+from sinkscope.attention.kernels import KERNELS
 from sinkscope.attention.spread import split_heads
 from sinkscope.attention.statistics import Collect, Pass, PassStatistics
 from sinkscope.errors import UserError
@@ -126,19 +127,18 @@ def watch(
     """Observe every forward pass of `model` made inside the block.
 
     model: a sinkscope model, a network of transformers, or a module that calls PyTorch's attention function (`calls`).
-    collect: what to keep besides received attention. kernel: "one-pass" or "two-pass" (see `attention.kernels`); by
-        default the faster one for the device. passes: the modules whose call is a pass; by default the network and its
-        body, else parts that are called by themselves, single blocks for instance. Raises `UserError` for an unknown
-        kernel, layers or heads that are not there, a network whose attention can't be seen or gathered from other
-        processes (`spread`), and one that is watched already; in the pass, for attention that is not finite.
+    collect: what to keep besides received attention. kernel: "one-pass", "two-pass" or "fused" (see
+        `attention.kernels`); by default the fastest one for the device. passes: the modules whose call is a pass; by
+        default the network and its body, else parts that are called by themselves, single blocks for instance. Raises
+        `UserError` for an unknown kernel or one that the device does not have, layers or heads that are not there, a
+        network whose attention can't be seen or gathered from other processes (`spread`), and one that is watched
+        already; in the pass, for attention that is not finite.
     """
     network: nn.Module = model.network if isinstance(model, Model) else model
     network = getattr(network, "_orig_mod", network)  # what torch.compile was given
     split = split_heads(network)
     collect = collect or Collect()
-    kernel = kernel or default_kernel(next((one.device for one in network.parameters()), torch.device("cpu")))
-    if kernel not in KERNELS:
-        raise UserError(f"unknown attention kernel {kernel!r}; choose one of {', '.join(KERNELS)}")
+    kernel = _usable(kernel, next((one.device for one in network.parameters()), torch.device("cpu")))
     modules = list(network.modules())
     if any(module in observed for module in modules):
         raise UserError("this network is being watched already; use the outer `with watch(...)` block")
@@ -160,6 +160,19 @@ def watch(
             observed.pop(module, None)
         for hook in hooks:
             hook.remove()
+
+
+def _usable(kernel: str | None, device: torch.device) -> str:
+    """A kernel that runs on a device, by default the fastest."""
+    there = kernels_for(device)
+    if kernel is not None and kernel not in KERNELS:
+        raise UserError(f"unknown attention kernel {kernel!r}; choose one of {', '.join(KERNELS)}")
+    if kernel is not None and kernel not in there:
+        raise UserError(
+            f"the attention kernel {kernel!r} needs an NVIDIA GPU from 2020 on (Ampere), Triton and a C compiler, and "
+            f"does not run on {device.type} here; choose one of {', '.join(there)}"
+        )
+    return kernel or there[0]
 
 
 @contextmanager

@@ -42,7 +42,7 @@ SCHEDULES = ("blocks", "shares", "linear", "dream")
 CACHES = ("prefix", "dual", "blocks")
 REFRESH_RULES = filed("decoding/refresh_rules")
 STOPS = ("block", "at-once")
-KERNELS = ("one-pass", "two-pass")
+KERNELS = ("one-pass", "two-pass", "fused")
 
 RULES = filed("sinks/rules")
 SCALES = ("sum", "percent", "mean")

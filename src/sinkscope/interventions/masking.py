@@ -24,9 +24,9 @@ import torch
 
 from sinkscope.attention import GROUPS as LABELS
 from sinkscope.attention import NOT_COUNTED
-from sinkscope.attention.cutting import Cut, Cutter
+from sinkscope.attention.cutting import Cutter
 from sinkscope.attention.function import NAME, check_calls
-from sinkscope.attention.kernels import Attention
+from sinkscope.attention.given import Attention, Cut
 from sinkscope.decoding.canvas import Canvas, Prompts
 from sinkscope.decoding.protocols import Intervening, MaskingStats, PassContext
 from sinkscope.decoding.settings import require_one_of

@@ -35,9 +35,9 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from sinkscope.attention.cutting import Cut, cutting
+from sinkscope.attention.cutting import cutting
 from sinkscope.attention.function import check_calls
-from sinkscope.attention.kernels import Attention
+from sinkscope.attention.given import Attention, Cut
 from sinkscope.attention.watching import unobserved
 from sinkscope.decoding.canvas import Canvas, Prompts, encode_prompts, lay_out, split_prompts
 from sinkscope.decoding.forward import forward_for

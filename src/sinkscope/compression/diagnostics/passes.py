@@ -25,10 +25,10 @@ import torch
 import xarray as xr
 
 from sinkscope.attention import GROUPS
-from sinkscope.attention.cutting import Cut, cutting
+from sinkscope.attention.cutting import cutting
 from sinkscope.attention.function import NAME
+from sinkscope.attention.given import Attention, Cut
 from sinkscope.attention.groups import current_labels
-from sinkscope.attention.kernels import Attention
 from sinkscope.attention.spread import refuse_split_heads
 from sinkscope.compression.diagnostics.orders import attention_loss, over_random, random_loss
 from sinkscope.compression.scorers import CachedLayer, HighKeyNorm, KeyDiff, KeyNorm, Random, Scorer
