@@ -70,7 +70,9 @@ def generations(
     """Whole generations over the first way; other: the way that a user would take instead."""
     first = next(iter(ways))
     chosen = {name: way for name, way in ways.items() if name in (first, other, *aims)}
-    given = options(None, chosen, lengths=[length], dtypes=[dtype]).parse_args(["--steps", str(steps), "--runs", str(runs)])
+    given = options(None, chosen, lengths=[length], dtypes=[dtype]).parse_args(
+        ["--steps", str(steps), "--runs", str(runs)]
+    )
     model = random_dlm(layers=8, width=512, heads=8, hidden=1536, dtype=getattr(torch, dtype))
     found = measure(given, model, chosen, length, 1)
     beside = "" if other is None else f"{other}: {found[other].median:.2f}"

@@ -42,7 +42,7 @@ _TELLS_LOG_SUMS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
+class RowSums:
     """What a sweep over the rows gives, each (batch, head, query); output (batch, query, head, dim). None: not asked.
 
     log_sums: +inf for a row that sees nothing. log_sums_cut: the same for the keys that are cut, +inf in rows that
@@ -104,7 +104,7 @@ def fused(attention: Attention, accumulator: Accumulator, sdpa: Callable[[], tor
     if entropy or log_sums is None:
         rows = sweep_rows(attention, output=beyond_sdpa, entropy=entropy)
     else:
-        rows = Rows(log_sums=log_sums)
+        rows = RowSums(log_sums=log_sums)
     hand_over(attention, wanted, rows, None)
     return output if rows.output is None else rows.output
 
@@ -117,7 +117,7 @@ def cut_in_tiles(attention: Attention, cut: Cut, wanted: list[Wanted]) -> tuple[
     return rows.output, rows.removed
 
 
-def hand_over(attention: Attention, wanted: list[Wanted], rows: Rows, cut: Cut | None) -> None:
+def hand_over(attention: Attention, wanted: list[Wanted], rows: RowSums, cut: Cut | None) -> None:
     """Sum the columns for everybody who wants them."""
     to_no_key = None
     if attention.learned_sink is not None:
@@ -165,7 +165,7 @@ class _LogSums(TorchDispatchMode):
         return _rows_of(told[..., :queries]) if fits else None
 
 
-def sweep_rows(attention: Attention, *, output: bool, entropy: bool = False, cut: Cut | None = None) -> Rows:
+def sweep_rows(attention: Attention, *, output: bool, entropy: bool = False, cut: Cut | None = None) -> RowSums:
     """Go over the rows of a layer, under a cut if there is one."""
     from sinkscope.attention.tiles import row_tiles
 
@@ -174,7 +174,7 @@ def sweep_rows(attention: Attention, *, output: bool, entropy: bool = False, cut
     kind = 0 if cut is None else 2 if cut.values_only else 1
     of_rows = (batch, heads, queries)
     log_sums = query.new_empty(of_rows, dtype=torch.float32)
-    made = Rows(
+    made = RowSums(
         log_sums=log_sums,
         log_sums_cut=torch.empty_like(log_sums) if kind == 1 else log_sums if kind == 2 else None,
         output=value.new_empty(batch, queries, heads, value.shape[-1]) if output else None,
@@ -203,7 +203,7 @@ def sweep_rows(attention: Attention, *, output: bool, entropy: bool = False, cut
     return made
 
 
-def sum_columns(attention: Attention, weights: torch.Tensor, rows: Rows, cut: Cut | None = None) -> torch.Tensor:
+def sum_columns(attention: Attention, weights: torch.Tensor, rows: RowSums, cut: Cut | None = None) -> torch.Tensor:
     """Sums (batch, head, group, key), float32, over the queries of weight times probability; weights (batch, group,
     query), none of them negative."""
     from sinkscope.attention.tiles import column_tiles
