@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from sinkscope.attention import fused
-from sinkscope.attention.fused import Rows, available, kernels_for
+from sinkscope.attention.fused import RowSums, available, kernels_for
 from sinkscope.attention.given import Attention, Cut
 from sinkscope.attention.watching import watch
 from sinkscope.errors import UserError
@@ -123,7 +123,7 @@ def test_tiles_compile_for_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPat
     states = torch.empty(1, 4, 64, 128, dtype=torch.bfloat16)
     plain = Attention(query=states, key=states, value=states, mask=None, causal=False, scale=0.1)
     log_sums = torch.empty(1, 4, 64)
-    fused.sum_columns(plain, torch.ones(1, 1, 64), Rows(log_sums=log_sums))
+    fused.sum_columns(plain, torch.ones(1, 1, 64), RowSums(log_sums=log_sums))
     made, spilled = compiled(columns, 90)
     assert spilled == 0 and "wgmma.mma_async" in made.asm["ptx"]
     assert made.metadata.shared <= 65536  # so that several programs share a multiprocessor
@@ -140,6 +140,6 @@ def test_tiles_compile_for_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPat
 
     single = states.float()
     causal = Attention(query=single, key=single, value=single, mask=None, causal=True, scale=0.1)
-    fused.sum_columns(causal, torch.ones(1, 5, 64), Rows(log_sums=log_sums))
+    fused.sum_columns(causal, torch.ones(1, 5, 64), RowSums(log_sums=log_sums))
     made, _ = compiled(columns, 86)
     assert made.metadata.shared <= 99 << 10 and "mma.sync" in made.asm["ptx"]
