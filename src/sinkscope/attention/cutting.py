@@ -33,7 +33,6 @@ from sinkscope.attention.kernels import (
     masked_scores,
     mixer,
     parts,
-    probability_chunks,
     row_chunks,
     softmax,
     weighed,
@@ -204,9 +203,7 @@ def attend(
 def _received(attention: Attention, weights: torch.Tensor) -> torch.Tensor:
     accumulator = _Received(attention, weights)
     for batch, heads, part in parts(attention):
-        seeing = accumulator.part(batch, heads)
-        for start, stop, probabilities in probability_chunks(part):
-            seeing.add(start, stop, probabilities.detach())
+        fill_output(part, accumulator.part(batch, heads), None)
     return attention.by_column(accumulator.sums)
 
 

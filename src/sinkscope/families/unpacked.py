@@ -23,6 +23,7 @@ from typing import Any
 
 from transformers import __version__ as transformers_version
 
+from sinkscope.errors import UserError, refusing
 from sinkscope.families.checkpoint import Checkpoint
 
 Save = Callable[[Path], object]
@@ -52,8 +53,9 @@ def read_once(
     kept = _place(checkpoint.folder / checkpoint.gguf, part)
     if kept is not None and kept.is_dir():
         try:
-            return read(kept)
-        except Exception:  # whatever damage does to a stock folder: the GGUF file is still there
+            with refusing(f"{kept} cannot be read"):
+                return read(kept)
+        except UserError:  # the GGUF file is still there
             shutil.rmtree(kept, ignore_errors=True)
     made = read(checkpoint.folder, gguf_file=checkpoint.gguf)
     save: Save | None = made.save_pretrained if saver is None else saver(made)
