@@ -94,7 +94,7 @@ def curve(ax: Axes, sizes: Sequence[int], values: Points, name: str, color: str)
 @house_style
 def draw() -> None:
     """Measure and draw."""
-    figure = Figure(figsize=(WIDE, 3.6), layout="constrained")
+    figure = Figure(figsize=(WIDE, 5.0), layout="constrained")
     (by_length, memory, by_heads), (by_batch, trace_time, trace_size) = figure.subplots(2, 3)
     axes = (
         (by_length, "tokens L", "s a pass"), (memory, "tokens L", "MB a pass"), (by_heads, "heads", "s a pass"),
@@ -114,6 +114,7 @@ def draw() -> None:
     curve(trace_size, STEPS, [size for _, size in traces], "recorded", SINK)
     for ax, _, _ in axes:
         ax.legend(fontsize=5, frameon=False)
+        ax.tick_params(labelsize=5)
     write_figure(figure, FILE)
 
 

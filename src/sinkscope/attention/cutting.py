@@ -33,7 +33,6 @@ from sinkscope.attention.kernels import (
     masked_scores,
     mixer,
     parts,
-    probability_chunks,
     row_chunks,
     softmax,
     weighed,
@@ -180,9 +179,7 @@ def _received(attention: Attention, weights: torch.Tensor, tiled: bool) -> torch
         hand_over(attention, accumulator.wanted(), sweep_rows(attention, output=False), None)
         return attention.by_column(accumulator.sums)
     for batch, heads, part in parts(attention):
-        seeing = accumulator.part(batch, heads)
-        for start, stop, probabilities in probability_chunks(part):
-            seeing.add(start, stop, probabilities.detach())
+        fill_output(part, accumulator.part(batch, heads), None)
     return attention.by_column(accumulator.sums)
 
 

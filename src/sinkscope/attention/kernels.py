@@ -14,8 +14,6 @@ on a CPU stays in the cache of the core. The kernels differ in where the output 
 
 SDPA knows neither soft caps nor learned sinks. Attention with one of them gets its output from the same blocks of rows,
 watched or not (`chunked_output`).
-
-`docs/results/costs.md` gives measured costs.
 """
 
 from collections.abc import Callable, Iterator
@@ -35,13 +33,11 @@ MOST_ROWS = {"cpu": 1024, "cuda": 1024}
 
 def parts(attention: Attention) -> Iterator[tuple[slice, slice, Attention]]:
     """Yield rows of the batch, query heads and their attention: as many as fit into a block with all their queries, and
-    at least one key head. On a CPU blocks of one head run far faster than blocks of fewer rows of all heads.
-
-    The parts share the `room` of their scores, unless gradients need them.
-    """
+    at least one key head. On a CPU blocks of one head run far faster than blocks of fewer rows of all heads. The parts
+    share the `room` of their scores, unless gradients need them."""
     query, key = attention.query, attention.key
-    batch, heads, queries, _ = query.shape
-    kv_heads, share = key.shape[1], heads // key.shape[1]
+    (batch, heads, queries), kv_heads = query.shape[:3], key.shape[1]
+    share = heads // kv_heads
     if attention.changed is not None:  # a function of all heads
         yield slice(0, batch), slice(0, heads), attention
         return
@@ -63,17 +59,20 @@ def _parts(
         for head in range(0, key.shape[1], some):
             at, key_heads = slice(first, first + rows), slice(head, head + some)
             own = slice(head * share, (head + some) * share)
-            part = replace(
-                attention,
-                query=query[at, own],
-                key=key[at, key_heads],
-                value=attention.value[at, key_heads],
-                mask=_part_of(attention.mask, at, own),
-                bias=_part_of(attention.bias, at, own),
-                learned_sink=None if attention.learned_sink is None else attention.learned_sink[own],
-                room=room,
+            yield (
+                at,
+                own,
+                replace(
+                    attention,
+                    query=query[at, own],
+                    key=key[at, key_heads],
+                    value=attention.value[at, key_heads],
+                    mask=_part_of(attention.mask, at, own),
+                    bias=_part_of(attention.bias, at, own),
+                    learned_sink=None if attention.learned_sink is None else attention.learned_sink[own],
+                    room=room,
+                ),
             )
-            yield at, own, part
 
 
 _rooms: list[torch.Tensor] = []
@@ -83,9 +82,8 @@ _rooms: list[torch.Tensor] = []
 @contextmanager
 def _room(attention: Attention, batch: int, heads: int) -> Iterator[torch.Tensor]:
     """Memory for the largest block of so many rows of the batch and query heads."""
-    queries, keys = attention.query.shape[2], attention.key.shape[2]
-    device, exact = attention.query.device, attention.exact
-    most = batch * heads * min(block_rows(attention, batch * heads), queries) * keys
+    device, exact, queries = attention.query.device, attention.exact, attention.query.shape[2]
+    most = batch * heads * min(block_rows(attention, batch * heads), queries) * attention.key.shape[2]
     if device.type != "cpu" or most * exact.itemsize > CHUNK_BYTES["cpu"]:
         yield torch.empty(most, dtype=exact, device=device)
         return
@@ -110,8 +108,7 @@ def _part_of(given: torch.Tensor | None, batch: slice, heads: slice) -> torch.Te
     """Of a tensor (1 or batch, 1 or head, ...)."""
     if given is None:
         return None
-    every = slice(None)
-    return given[batch if given.shape[0] > 1 else every, heads if given.shape[1] > 1 else every]
+    return given[batch if len(given) > 1 else slice(None), heads if given.shape[1] > 1 else slice(None)]
 
 
 def probability_chunks(attention: Attention) -> Iterator[tuple[int, int, torch.Tensor]]:
@@ -216,13 +213,14 @@ def one_pass(attention: Attention, accumulator: Accumulator, sdpa: Callable[[], 
     return output
 
 
-def fill_output(attention: Attention, accumulator: Accumulator | None, output: torch.Tensor) -> None:
-    """Fill the output (batch, query, head, dim) from the probabilities that the accumulator sees."""
-    mix = mixer(attention, output)
+def fill_output(attention: Attention, accumulator: Accumulator | None, output: torch.Tensor | None) -> None:
+    """Fill the output (batch, query, head, dim), if there is one, from the probabilities that the accumulator sees."""
+    mix = None if output is None else mixer(attention, output)
     for start, stop, probabilities, no_key in row_chunks(attention):
         if accumulator is not None:
             accumulator.add(start, stop, probabilities.detach(), None if no_key is None else no_key.detach())
-        mix(start, stop, probabilities, None)
+        if mix is not None:
+            mix(start, stop, probabilities, None)
 
 
 def chunked_output(attention: Attention, dropout: float = 0.0) -> torch.Tensor:
@@ -311,9 +309,7 @@ def two_pass(attention: Attention, accumulator: Accumulator, sdpa: Callable[[], 
     """Output of SDPA, bit for bit; the probabilities are computed beside it. Returns (batch, query, head, dim)."""
     output = sdpa()
     for batch, heads, part in parts(attention):
-        seeing = accumulator.part(batch, heads)
-        for start, stop, probabilities, no_key in row_chunks(part):
-            seeing.add(start, stop, probabilities.detach(), None if no_key is None else no_key.detach())
+        fill_output(part, accumulator.part(batch, heads), None)
     return output
 
 

@@ -251,6 +251,7 @@ def _saver(read: tuple[PreTrainedModel, object]) -> Callable[[Path], None] | Non
 
     def save(folder: Path) -> None:
         folder.mkdir()
+        network.generation_config.save_pretrained(folder)  # looked for with the weights
         save_model(network, str(folder / "model.safetensors"), metadata={"format": "pt"})
 
     weights = list(network.parameters())

@@ -53,9 +53,9 @@ def read_once(
     kept = _place(checkpoint.folder / checkpoint.gguf, part)
     if kept is not None and kept.is_dir():
         try:
-            with refusing(f"{kept} can't be read"):
+            with refusing(f"{kept} cannot be read"):
                 return read(kept)
-        except UserError:  # whatever damage does to a stock folder: the GGUF file is still there
+        except UserError:  # the GGUF file is still there
             shutil.rmtree(kept, ignore_errors=True)
     made = read(checkpoint.folder, gguf_file=checkpoint.gguf)
     save: Save | None = made.save_pretrained if saver is None else saver(made)
