@@ -2,7 +2,7 @@
 
     python benchmarks/all.py                        # half an hour at most on two idle cores
     python benchmarks/all.py --only masked selection
-    python benchmarks/all.py --json figures.json    # for docs/make_costs.py
+    python benchmarks/all.py --json figures.json    # the same as a file
 
 Ratios are medians of neighbouring runs in one process (`generations.py`), of processor time on one thread, with the
 lowest and the highest beside them. `alternative` is the same figure of what a user would take instead. Exit code 1

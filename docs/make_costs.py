@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 
@@ -87,6 +88,8 @@ def exponent(sizes: Sequence[int], values: Points) -> float:
 def curve(ax: Axes, sizes: Sequence[int], values: Points, name: str, color: str) -> None:
     """One curve, its exponent beside its name."""
     fitted = exponent(sizes, values)
+    ax.set_xticks(sizes, [str(size) for size in sizes])
+    ax.set_xticks([], minor=True)
     ax.plot(sizes, values, marker="o", markersize=3, color=color, label=f"{name}: exponent {fitted:.2f}")
     print(f"{name} {ax.get_xlabel()} {ax.get_ylabel()}: {fitted:.2f} {[round(one, 3) for one in values]}", flush=True)
 
@@ -115,6 +118,8 @@ def draw() -> None:
     for ax, _, _ in axes:
         ax.legend(fontsize=5, frameon=False)
         ax.tick_params(labelsize=5)
+        ax.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        ax.yaxis.set_minor_formatter(NullFormatter())
     write_figure(figure, FILE)
 
 

@@ -174,9 +174,8 @@ def scorer(attention: Attention) -> Callable[[int, int], torch.Tensor]:
     def scores(start: int, stop: int) -> torch.Tensor:
         seen = stop if attention.causal else keys
         block = query[:, :, start:stop].flatten(1, 2)  # (batch x kv_head, share x row, dim)
-        room = attention.room
-        if room is not None:
-            room = room[: batch * heads * (stop - start) * seen].view(every, -1, seen)
+        size = batch * heads * (stop - start) * seen
+        room = None if attention.room is None else attention.room[:size].view(every, -1, seen)
         found = torch.bmm(block, key[..., :seen], out=room).view(batch, heads, stop - start, seen)
         if softcap is not None:
             found = torch.tanh(found / softcap) * softcap
