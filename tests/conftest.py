@@ -31,6 +31,12 @@ settings.load_profile("sinkscope")
 
 FIXTURES = Path(__file__).parent / "fixtures"
 SLOWEST = (
+    "workers/test_breaks.py",
+    "workers/test_clusters.py",
+    "attention/test_fused.py",
+    "experiments/test_sharding.py",
+    "trace/test_addresses.py",
+    "trace/test_shards.py",
     "tests/test_docs.py",
     "cli/test_demo.py",
     "evaluation/test_harness_command.py",
