@@ -149,3 +149,5 @@ def test_masked_runs_and_the_settings_of_a_family_travel_too(causal_folder: Path
     with pytest.raises(UserError, match="prompt 'p0': "):
         shards([ss.Prompt("p0", [999])], 4, "n")
     assert not (tmp_path / "n").exists()
+    with pytest.raises(UserError, match="memory://run is seen by one process alone"):
+        ss.record_shards(causal_folder, PROMPTS, out="memory://run", **LOADING)
