@@ -12,6 +12,7 @@ import re
 import signal
 import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from ray._private import worker
 from ray.exceptions import OutOfMemoryError, RayActorError, RayError
 
 from sinkscope.discovery import loaded_plugins
-from sinkscope.errors import UserError, refusing, shortened
+from sinkscope.errors import Caution, UserError, refusing, shortened
 from sinkscope.versions import versions_now
 from sinkscope.workers.holding import Holder
 from sinkscope.workers.jobs import Event, Job
@@ -51,6 +52,9 @@ def ray_crew(on: str, workers: int | None, gpus: float | None) -> Iterator[RayCr
                 f"{count} workers of {gpus:g} GPUs each (--workers, --gpus-per-worker) do not fit on this machine, "
                 f"which has {there:g}; ask for less, or for another cluster (--on auto, --on ray://HOST:PORT)"
             )
+        if cpus is None:
+            told = f"{count} workers of {gpus:g} GPUs each find no room on {on} as it is, and wait until there is some"
+            warnings.warn(told, Caution, stacklevel=2)
         crew = RayCrew(most=count, holder=_holder(cpus or 1.0, gpus))
         try:
             yield crew
@@ -90,7 +94,8 @@ def connected(on: str) -> Iterator[None]:
             with refusing(f"Ray on {on} can't be reached", "start it, or take --on ray"), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 ray.init(**settings)
-            signal.signal(signal.SIGTERM, at_sigterm)  # Ray puts its own there
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, at_sigterm)  # Ray puts its own there
             yield
         finally:
             ray.shutdown()
