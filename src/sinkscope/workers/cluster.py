@@ -72,7 +72,8 @@ def share_of_cpus(nodes: Sequence[dict[str, float]], count: int, gpus: float) ->
 
     most = int(max((one.get("CPU", 0) for one in nodes), default=0))
     # Ray counts in ten-thousandths.
-    shares = [float(cpus) for cpus in range(most, 0, -1)] + [floor(1e4 / parts) / 1e4 for parts in range(2, count + 1)]
+    parts = range(2, min(count, 10_000) + 1)
+    shares = [float(cpus) for cpus in range(most, 0, -1)] + [floor(1e4 / one) / 1e4 for one in parts]
     return next((share for share in shares if fitting(share) >= count), None)
 
 
