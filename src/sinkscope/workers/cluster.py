@@ -87,8 +87,9 @@ def connected(on: str) -> Iterator[None]:
     settings: dict[str, Any] = {"address": on, "log_to_driver": False, "logging_level": logging.CRITICAL}
     with tempfile.TemporaryDirectory(prefix="sinkscope-ray-", ignore_cleanup_errors=True) as folder:
         if on == "ray":
+            # Ray's workers would give way to whatever else runs; ours run as this process would.
             own = {"address": "local", "include_dashboard": False, "object_store_memory": _STORE, "_temp_dir": folder}
-            settings |= own
+            settings |= {**own, "_system_config": {"worker_niceness": 0}}
         # Ray has no setting for this: a thread of its prints every worker's death on standard output.
         printing, worker.print_to_stdstream = worker.print_to_stdstream, _drop
         try:
