@@ -57,7 +57,7 @@ def cells_alone(command: list[str], out: Path) -> list[object]:
 def finished(command: list[str], out: Path, draw: random.Random, killed: dict[str, int], most: int) -> bool:
     """Run the command, or go on with it, killing; whether it came to its end with every cell."""
     resume = ["--resume"] if out.exists() else []
-    where = ["--out", str(out), "--on", "ray", "--workers", "2"]
+    where, found = ["--out", str(out), "--on", "ray", "--workers", "2"], len(whole_lines(out))
     with subprocess.Popen([*SINKSCOPE, *command, *where, *resume], stdout=subprocess.PIPE) as process:
         while sum(killed.values()) < most:
             try:
@@ -66,11 +66,10 @@ def finished(command: list[str], out: Path, draw: random.Random, killed: dict[st
             except subprocess.TimeoutExpired:
                 pass
             before = set(whole_lines(out))
-            there = workers_of(process.pid)
-            # While it starts it has no workers yet, and would never come to work if it were killed as often then.
-            what = "command" if draw.random() < (0.25 if there else 0.02) else "worker"
-            there = [process.pid] if what == "command" else there
-            if there:
+            what = "command" if draw.random() < 0.25 else "worker"
+            there = [process.pid] if what == "command" else workers_of(process.pid)
+            # Before its first cell it starts, and would never come to work if it were killed as often then.
+            if there and (len(before) > found or draw.random() < 0.05):
                 os.kill(draw.choice(there), signal.SIGKILL)
                 killed[what] += 1
                 print(f"\r{killed}, {len(before)} cells", end="", file=sys.stderr, flush=True)

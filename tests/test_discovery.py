@@ -216,6 +216,20 @@ def test_a_plugin_files_a_scorer_a_rule_and_a_control(plugin: Path) -> None:
         load_plugin(plugin.rename(plugin.with_name("other.py")))
 
 
+def test_what_a_plugin_imports_stays_when_it_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules that are imported are not run again, so what they have filed must not be dropped."""
+    names = Names[str]("sham unit")
+    monkeypatch.setattr("sinkscope.discovery.SHAM", names, raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    add = "from sinkscope import discovery\ndiscovery.SHAM.add({0!r}, {0!r})\n"
+    (tmp_path / "sham_library.py").write_text(add.format("of the library"))
+    file = tmp_path / "sham_plugin.py"
+    for own in ("first", "second"):
+        file.write_text(f"import sham_library\n{add.format(own)}")
+        load_plugin(file)
+        assert set(names) == {"of the library", own}
+
+
 @pytest.mark.filterwarnings("ignore::sinkscope.errors.TrainedLengthWarning")
 def test_what_a_plugin_files_is_at_work_in_grids(plugin: Path, tmp_path: Path, twin_folders: dict[str, Path]) -> None:
     """As built-ins are: named by specs, kept in cells, and read again."""

@@ -77,3 +77,10 @@ def test_importing_the_package_loads_no_network_code() -> None:
     check = "import sys, sinkscope; print(sorted({'torch', 'transformers'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_model_loads_whatever_was_imported_before(fixtures: Path) -> None:
+    """In a process of its own: here the attention function has long been registered."""
+    check = f"from sinkscope.families import load_model; load_model({str(fixtures / 'llada-tiny')!r}, device='cpu')"
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -95,7 +95,6 @@ __all__ = sorted(_HOMES)
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'sinkscope' has no attribute {name!r}")
-    import_module("sinkscope.attention")  # registers the attention function that `load_model` names
     value: object = getattr(import_module(f"sinkscope.{_HOMES[name]}"), name)
     globals()[name] = value
     return value

@@ -13,6 +13,7 @@ the group `sinkscope.plugins`.
 
 import importlib
 import importlib.util
+import inspect
 import pkgutil
 import re
 import sys
@@ -47,6 +48,7 @@ class Names(Mapping[str, T]):
         """what: a message's word for one of them."""
         self._what = what
         self._things: dict[str, T] = {}
+        self._filers: dict[str, str] = {}
         _ALL.setdefault(what, []).append(self)
 
     def __getitem__(self, name: str) -> T:
@@ -63,8 +65,12 @@ class Names(Mapping[str, T]):
         if name in self._things and not _same(self._things[name], thing):
             there = self._things[name]
             raise UserError(f"there is a {self._what} {name!r} already, {there!r}: give {thing!r} another name")
-        self._things[name] = thing
+        self._things[name], self._filers[name] = thing, _running_module()
         return thing
+
+    def filed_by(self, module: str) -> set[str]:
+        """Names that a module filed as it was run, itself and not by what it imported."""
+        return {name for name in self._things if self._filers.get(name) == module}
 
     def drop(self, name: str) -> None:
         """Take one out again."""
@@ -87,6 +93,14 @@ _ALL: dict[str, list[Names[Any]]] = {}
 """All registers by their word."""
 _PLUGGED: dict[Path, list[tuple[Names[Any], str]]] = {}
 """What each plugin has filed."""
+
+
+def _running_module() -> str:
+    """The name of the innermost module that is being run, as an import does; "" within a call from elsewhere."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_name != "<module>":
+        frame = frame.f_back
+    return "" if frame is None else str(frame.f_globals.get("__name__", ""))
 
 
 def _same(one: object, other: object) -> bool:
@@ -220,7 +234,9 @@ def load_plugin(file: Path) -> ModuleType:
         except SystemExit as error:
             raise ImportError(f"it ends the program, SystemExit({error.code})") from error
     every = [names for some in _ALL.values() for names in some]
-    _PLUGGED[file.resolve()] = [(names, one) for names in every for one in set(names) - before.get(id(names), set())]
+    _PLUGGED[file.resolve()] = [
+        (names, one) for names in every for one in names.filed_by(name) - before.get(id(names), set())
+    ]
     return module
 
 

@@ -36,7 +36,8 @@ def test_a_grid_is_run_kept_and_taken_up_again(sinkscope: Command, twin: Path, t
     }
     again = sinkscope(*given, "--resume", "--json").document
     assert again == found  # the very cells, their times included
-    assert "holds cells already" in sinkscope(*given).mistake
+    empty = ("ablate", tmp_path, *given[2:])  # refused before a model is loaded
+    assert "holds cells already" in sinkscope(*empty).mistake
     names = {file.name for file in (tmp_path / "grid").iterdir()}
     assert names == {"cells.jsonl", "table.md", "table.csv"}
     written = (tmp_path / "grid" / "table.md").read_text()

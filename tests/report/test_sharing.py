@@ -93,6 +93,17 @@ def test_nothing_but_our_own_files_travels(hub: Hub, grid: Path, tmp_path: Path)
     assert [one.outcome.score for one in read_maskings(tmp_path / "theirs")] == [0.5, 0.0]
 
 
+def test_failures_travel_until_their_cells_are_there(hub: Hub, grid: Path) -> None:
+    to, failed = DatasetPlace("someone/sinks"), grid / "failed.jsonl"
+    failed.write_text('{"settings": {}, "reason": "chance", "tries": 1}\n')
+    push(grid, to)
+    there = hub.repositories["datasets/someone/sinks"] / "failed.jsonl"
+    assert there.read_bytes() == failed.read_bytes()
+    failed.unlink()
+    push(grid, to)
+    assert not there.exists()
+
+
 def test_a_card_is_replaced_unless_it_is_somebodys(hub: Hub, grid: Path) -> None:
     to, card = DatasetPlace("someone/sinks"), hub.home / "datasets/someone/sinks/README.md"  # type: ignore[operator]
     push(grid, to)

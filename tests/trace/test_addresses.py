@@ -213,6 +213,7 @@ def test_cells_at_an_address_are_the_local_ones(
                 assert store.find(cell(0)[0]) == cell(0)[1]
     assert [one.settings for one in read_cells(at("cells"), FORM)] == [cell(number)[0] for number in range(14)]
     assert lines.read_lines(at("cells")) == (tmp_path / "cells" / lines.NAME).read_bytes()
+    assert run(["export", "--parquet", str(at("cells")), "--out", str(tmp_path / "cells.parquet")]) == 0
     parts = {name: size for name, size in file_sizes(at("cells")).items() if name != lock.LOCK}
     assert 3 < len(parts) < 14
     assert max(parts.values()) <= 2_000

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from sham_work import OPENER
 
-from sinkscope.errors import FailedCellsWarning, UserError
+from sinkscope.errors import Caution, FailedCellsWarning, UserError
 from sinkscope.evaluation import Examples, KeysCondition, MeasureOptions
 from sinkscope.experiments.masking import FORM, KeysCell, MaskingGrid, read_maskings
 from sinkscope.experiments.sweeping import origins_of, run_laid
@@ -20,7 +20,7 @@ from sinkscope.grids import GridProgress, Keeping, Work, run_grid
 from sinkscope.grids.away import Origin, lay_out
 from sinkscope.interventions import MaskSinks
 from sinkscope.workers import Asked, Workers, open_workers
-from sinkscope.workers.cluster import RayCrew, share_of_cpus
+from sinkscope.workers.cluster import RayCrew, ray_crew, share_of_cpus
 
 GRID = MaskingGrid(keys=(1, 3), controls=("random",), masking=MaskSinks(how="mean", reference=["c a b :", "g d :"]))
 
@@ -159,12 +159,22 @@ def test_a_measure_of_workers_is_one_like_any_other(workers: Workers) -> None:
         ([{"CPU": 64}, {"CPU": 64}, {"CPU": 64}], 32, 0, 5.0),
         ([{"CPU": 64, "GPU": 8}], 9, 1, None),
         ([{"CPU": 2}], 1, 1, None),
+        ([{"CPU": 2}], 20_000, 0, 0.0001),
+        ([{"CPU": 2}], 20_001, 0, None),
     ],
 )
 def test_workers_share_the_processors_of_their_machine(
     nodes: list[dict[str, float]], count: int, gpus: float, share: float | None
 ) -> None:
     assert share_of_cpus(nodes, count, gpus) == share
+
+
+@pytest.mark.usefixtures("workers")
+def test_a_cluster_without_room_is_waited_for_and_said() -> None:
+    with pytest.warns(Caution, match="2 workers of 3 GPUs each find no room on auto"), ray_crew("auto", 2, 3.0):
+        pass
+    with pytest.raises(UserError, match="do not fit on this machine, which has 0"), ray_crew("ray", 2, 3.0):
+        pass
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,15 @@ def test_workers_stay_for_the_next_jobs() -> None:
     assert list(run_jobs([], crew, staff)) == []
 
 
+def test_what_was_begun_for_a_call_that_was_left_is_nobodys() -> None:
+    crew, staff = ShamCrew(5), Staff()
+    next(run_jobs(jobs(30, 1), crew, staff))  # whoever asked goes away after one
+    others = [Job("module:opener", {"model": 7}, {}, name=f"other {number}") for number in range(12)]
+    ends = list(run_jobs(others, crew, staff))
+    assert sorted(end.number for end in ends) == list(range(12))
+    assert all(isinstance(end, Done) and end.result == others[end.number].name for end in ends)
+
+
 def test_no_more_workers_than_jobs() -> None:
     crew = ShamCrew(50)
     list(run_jobs(jobs(3, 1), crew))

@@ -265,10 +265,11 @@ def _run(
 
     addresses = origins_of(model_names, measured.tasks, grid, options, opening.loading())
     measured.check_heeded(cached=options.cached)
+    kept = keeping.kept()
     with keeping.told_at_interrupt(), place.opened() as workers:
         with laying_out(saying.as_json, f"laying out {measured.limit} examples of each task"):
             laid = lay_out(addresses, workers)
         measured.check_models(laid)
         with grid_progress(saying.as_json) as observer:
-            cells = run_laid(laid, grid, keeping.kept(), observer)
+            cells = run_laid(laid, grid, kept, observer)
     saying.say(cells, [f"{one.measure.task}: {note}" for one in laid for note in one.measure.notes], keeping)

@@ -99,8 +99,9 @@ def _lab(
     parse_device(device)
     models = _models(keeping.out, asked) if keep_models else []
     measure = LabMeasure(n=lab.limit, device=device, keep=models[0].parent if models else None)
+    kept = keeping.kept()
     with keeping.told_at_interrupt(), place.opened() as workers, grid_progress(as_json) as observer:
-        cells = run_lab(asked, keeping.kept(), observer, measure=measure, workers=workers)
+        cells = run_lab(asked, kept, observer, measure=measure, workers=workers)
     found = _findings(cells)
     if keeping.out is not None:
         from sinkscope.lab.studies import read_lab

@@ -328,9 +328,12 @@ class KeepingOptions(OptionGroup):
             reach(self.out)  # before models are loaded for nothing
 
     def kept(self) -> Keeping:
-        """For what runs a grid."""
+        """For what runs a grid. Raises `UserError` for a folder that can't keep it, before models are loaded."""
         from sinkscope.grids import Keeping
+        from sinkscope.grids.store import check_folder
 
+        if self.out is not None:
+            check_folder(self.out, resume=self.resume)
         return Keeping(out=self.out, resume=self.resume, other_versions=self.other_versions)
 
     def told_at_interrupt(self) -> AbstractContextManager[None]:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 import typer
 
 from sinkscope.cli.groups import OptionGroup, given_options
 from sinkscope.cli.options import MOST
 from sinkscope.errors import UserError
-
-if TYPE_CHECKING:
-    from sinkscope.workers import Workers
+from sinkscope.workers import Asked, Workers, open_workers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,14 +37,17 @@ class WorkerOptions(OptionGroup):
     def __post_init__(self) -> None:
         if self.on is None and (given := given_options(self)):
             raise UserError(f"{given[0]} is of Ray's workers: say where they are (--on ray), or leave it out")
+        self.asked()  # before models are loaded for nothing
+
+    def asked(self) -> Asked | None:
+        """As workers are asked for; None where nobody does. Raises `UserError` for what is none."""
+        if self.on is None:
+            return None
+        return Asked(on=self.on, workers=self.workers, gpus_per_worker=self.gpus_per_worker)
 
     @contextmanager
     def opened(self) -> Iterator[Workers | None]:
         """The workers; None where nobody asked for them."""
-        if self.on is None:
-            yield None
-            return
-        from sinkscope.workers import Asked, open_workers
-
-        with open_workers(Asked(on=self.on, workers=self.workers, gpus_per_worker=self.gpus_per_worker)) as workers:
+        asked = self.asked()
+        with nullcontext() if asked is None else open_workers(asked) as workers:
             yield workers

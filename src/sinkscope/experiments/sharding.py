@@ -18,7 +18,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from sinkscope import errors
+from sinkscope import addresses, errors
 from sinkscope.compression import Compress
 from sinkscope.decoding import Decoding, Denoising, Prompts, Renoising, Run, Settings, settings_with
 from sinkscope.decoding.generation import warn_beyond_training
@@ -78,6 +78,8 @@ def record_shards(
 
     Raises `UserError` as `record` does, before any work, and where a shard could not be recorded; the others are.
     """
+    if isinstance(where := addresses.place(out), addresses.Address) and where.root_address == "memory://":
+        raise UserError(f"{where} is seen by one process alone, and workers are others: name a folder or a store")
     check_output(out, resume=resume, overwrite=overwrite)
     given, condition = named(prompts), KeysCondition(intervention, compression)
     asked = {

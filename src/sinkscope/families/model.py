@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,7 @@ def stored_dtype(checkpoint: Checkpoint, body: Body, stored: Mapping[str, Stored
 
 
 def _check_attention(attention: str) -> None:
+    import_module("sinkscope.attention")  # registers the one that is named where nobody names another
     known = sorted({"eager", *ALL_ATTENTION_FUNCTIONS.valid_keys()})
     if attention not in known:
         raise UserError(f"attention={attention!r} is not registered; known: {', '.join(known)}")

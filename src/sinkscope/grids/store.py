@@ -155,6 +155,21 @@ def _change(folder: Path, name: str, before: Sequence[bytes], after: Sequence[by
         replace_lines(folder, name, after)
 
 
+def check_folder(folder: Path, *, resume: bool) -> Path:
+    """The place of a folder in which cells may be kept. Raises `UserError` as `open_cells` does, but for writers."""
+    folder = reach(folder)
+    if not isinstance(folder, Address) and folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; name a folder")
+    there = has_lines(folder) or has_lines(folder, FAILED)
+    if there and not resume:
+        raise UserError(
+            f"{folder} holds cells already; go on with them (--resume; in Python resume=True) or name another folder"
+        )
+    if not there and folder.exists() and any(one.name != LOCK for one in folder.iterdir()):
+        raise UserError(f"{folder} holds other files; name a new or an empty folder")
+    return folder
+
+
 @contextmanager
 def open_cells(
     folder: Path | None, form: Form[C], *, resume: bool, other_versions: bool = False
@@ -164,19 +179,9 @@ def open_cells(
     if folder is None:
         yield CellStore(None, form)
         return
-    folder = reach(folder)
-    local = not isinstance(folder, Address)
-    if local and folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file; name a folder")
-    there = has_lines(folder) or has_lines(folder, FAILED)
-    if there and not resume:
-        raise UserError(
-            f"{folder} holds cells already; go on with them (--resume; in Python resume=True) or name another folder"
-        )
-    if not there and folder.exists() and any(one.name != LOCK for one in folder.iterdir()):
-        raise UserError(f"{folder} holds other files; name a new or an empty folder")
+    folder = check_folder(folder, resume=resume)
     try:
-        if local:
+        if not isinstance(folder, Address):
             folder.mkdir(parents=True, exist_ok=True)
         lock = writer_lock(folder)
     except OSError as error:

@@ -23,7 +23,7 @@ from sinkscope.experiments import eviction, eviction_table, masking, masking_tab
 from sinkscope.experiments.points import points
 from sinkscope.files import parse_json
 from sinkscope.grids import Cell, Form, Record
-from sinkscope.grids.lines import NAME
+from sinkscope.grids.lines import NAME, read_lines
 from sinkscope.grids.store import FAILED, read_cells
 from sinkscope.lab import studies
 from sinkscope.lab import table as lab_table
@@ -116,8 +116,7 @@ def is_own(kind: str, place: str) -> bool:
 def cell_kind(folder: Path) -> CellKind:
     """Of which grid the cells of a folder are. Raises `UserError` for none."""
     try:
-        with (folder / NAME).open("rb") as lines:
-            kind = parse_json(lines.readline())["settings"]["grid"]
+        kind = parse_json(read_lines(folder).partition(b"\n")[0])["settings"]["grid"]
         return CELLS[kind]
     except (OSError, ValueError, TypeError, LookupError) as error:
         raise UserError(f"{folder} holds no cells: name a folder that a grid wrote, with --out") from error

@@ -31,7 +31,7 @@ import xarray as xr
 from sinkscope.errors import UserError, refusing
 from sinkscope.files import write_whole
 from sinkscope.grids import read_cells
-from sinkscope.grids.lines import NAME as CELLS
+from sinkscope.grids.lines import has_lines
 from sinkscope.report.folders import cell_kind
 from sinkscope.sinks import SinkRule, summarise
 from sinkscope.sinks.tables.report import NoQueriesError
@@ -78,7 +78,7 @@ _END = re.compile(r"_(low|high|least|most|mean|lowest|highest)$")
 
 def are_cells(folders: Sequence[Path]) -> bool:
     """Whether these are folders of cells; traces if not. Raises `UserError` for both together."""
-    which = [(folder / CELLS).exists() for folder in folders]
+    which = [has_lines(folder) for folder in folders]
     if any(which) and not all(which):
         raise UserError(f"{folders[which.index(True)]} holds cells, {folders[which.index(False)]} none: name one kind")
     return all(which)

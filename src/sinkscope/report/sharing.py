@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -31,6 +32,7 @@ from huggingface_hub.hf_api import RepoFile
 
 from sinkscope.errors import UserError, refusing
 from sinkscope.families.hub import hub_refusals
+from sinkscope.grids.store import FAILED
 from sinkscope.report.folders import NOT_OURS, Held, is_own, kind_of, look_into
 from sinkscope.trace.lock import LOCK, WriterLock
 
@@ -88,6 +90,7 @@ def push(folder: Path, to: DatasetPlace, *, private: bool = False, overwrite: bo
     `UserError` for a folder that is none of ours, damaged, or being written; for an address where something else
     stands; and where the hub refuses.
     """
+    os.fspath(folder)  # an address is refused
     with _unwritten(folder):
         held = look_into(folder)
         api = HfApi()
@@ -189,8 +192,9 @@ def _stale(held: Held, there: Mapping[str, int], to: DatasetPlace, *, overwrite:
     foreign = [place for place in rest if not is_own(held.kind, place)]
     if foreign:
         raise UserError(f"{to} holds other files ({foreign[0]}): name another path in it")
-    if rest and not overwrite:
-        raise UserError(f"{to} holds files of another run ({rest[0]}): replace it (--overwrite) or name another path")
+    others = [place for place in rest if place != FAILED]  # which goes once its cells are there
+    if others and not overwrite:
+        raise UserError(f"{to} holds files of another run ({others[0]}): replace it (--overwrite) or name another path")
     return rest
 
 

@@ -197,15 +197,16 @@ def begun(
         store = TraceStore.resume(path, attrs, other_versions=other_versions)
     else:
         store = TraceStore.create(path, attrs, overwrite=overwrite, shards=shards)
+
+    def lacks(shard: Shard) -> bool:
+        with TraceStore.resume(shard.folder(store.path), attrs, other_versions=other_versions) as one:
+            return len(one.complete_ids()) < len(shard.numbers)
+
     with store:
-        left = []
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", OtherVersionsWarning)  # told of the whole trace
-            for shard in store.shards:
-                with TraceStore.resume(shard.folder(store.path), attrs, other_versions=other_versions) as one:
-                    if len(one.complete_ids()) < len(shard.numbers):
-                        left.append(shard)
-        yield store, left
+            lacking = each(lacks, store.shards, store.path)  # at once, as each may have to wait for a lease to run out
+        yield store, [shard for shard, one in zip(store.shards, lacking, strict=True) if one]
 
 
 def check_output(path: str | Path, *, resume: bool, overwrite: bool) -> None:

@@ -12,6 +12,7 @@ import re
 import signal
 import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from ray._private import worker
 from ray.exceptions import OutOfMemoryError, RayActorError, RayError
 
 from sinkscope.discovery import loaded_plugins
-from sinkscope.errors import UserError, refusing, shortened
+from sinkscope.errors import Caution, UserError, refusing, shortened
 from sinkscope.versions import versions_now
 from sinkscope.workers.holding import Holder
 from sinkscope.workers.jobs import Event, Job
@@ -51,6 +52,9 @@ def ray_crew(on: str, workers: int | None, gpus: float | None) -> Iterator[RayCr
                 f"{count} workers of {gpus:g} GPUs each (--workers, --gpus-per-worker) do not fit on this machine, "
                 f"which has {there:g}; ask for less, or for another cluster (--on auto, --on ray://HOST:PORT)"
             )
+        if cpus is None:
+            told = f"{count} workers of {gpus:g} GPUs each find no room on {on} as it is, and wait until there is some"
+            warnings.warn(told, Caution, stacklevel=2)
         crew = RayCrew(most=count, holder=_holder(cpus or 1.0, gpus))
         try:
             yield crew
@@ -68,7 +72,8 @@ def share_of_cpus(nodes: Sequence[dict[str, float]], count: int, gpus: float) ->
 
     most = int(max((one.get("CPU", 0) for one in nodes), default=0))
     # Ray counts in ten-thousandths.
-    shares = [float(cpus) for cpus in range(most, 0, -1)] + [floor(1e4 / parts) / 1e4 for parts in range(2, count + 1)]
+    parts = range(2, min(count, 10_000) + 1)
+    shares = [float(cpus) for cpus in range(most, 0, -1)] + [floor(1e4 / one) / 1e4 for one in parts]
     return next((share for share in shares if fitting(share) >= count), None)
 
 
@@ -82,15 +87,17 @@ def connected(on: str) -> Iterator[None]:
     settings: dict[str, Any] = {"address": on, "log_to_driver": False, "logging_level": logging.CRITICAL}
     with tempfile.TemporaryDirectory(prefix="sinkscope-ray-", ignore_cleanup_errors=True) as folder:
         if on == "ray":
+            # Ray's workers would give way to whatever else runs; ours run as this process would.
             own = {"address": "local", "include_dashboard": False, "object_store_memory": _STORE, "_temp_dir": folder}
-            settings |= own
+            settings |= {**own, "_system_config": {"worker_niceness": 0}}
         # Ray has no setting for this: a thread of its prints every worker's death on standard output.
         printing, worker.print_to_stdstream = worker.print_to_stdstream, _drop
         try:
             with refusing(f"Ray on {on} can't be reached", "start it, or take --on ray"), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 ray.init(**settings)
-            signal.signal(signal.SIGTERM, at_sigterm)  # Ray puts its own there
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, at_sigterm)  # Ray puts its own there
             yield
         finally:
             ray.shutdown()

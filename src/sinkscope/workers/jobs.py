@@ -18,6 +18,8 @@ from typing import Any, Protocol
 
 TRIES = 3
 """Of a job, the first included."""
+_LEFT = -1
+"""Stands for the job of a call of `run_jobs` that nobody waits for any more: what comes of it is nobody's."""
 
 
 @dataclass(frozen=True)
@@ -172,6 +174,8 @@ def run_jobs(
     staff = staff or Staff()
     queue, tries, busy = _Queue(jobs), Counter[int](), 0
     free = [name for name, one in staff.there.items() if one.started and one.job is None]
+    for one in staff.there.values():
+        one.job = None if one.job is None else _LEFT
     holders = Counter(one.holds for one in staff.there.values() if one.holds is not None)
     while queue or busy:
         while len(staff.there) < min(crew.most, len(queue) + busy):
@@ -182,10 +186,11 @@ def run_jobs(
             tries[taken] += 1
             busy += 1
             crew.give(name, jobs[taken])
-        for event in crew.wait():
+        ends: list[Done | Failed] = []
+        for event in crew.wait():  # all of them before any is told, as whoever is told may go away
             one = staff.there[event.worker]
             number, one.job = one.job, None
-            busy -= number is not None
+            busy -= number not in (None, _LEFT)
             if event.kind != "died":
                 free.append(event.worker)
             else:
@@ -196,14 +201,15 @@ def run_jobs(
                 staff.wasted += 1
                 if staff.wasted > TRIES * crew.most:
                     crew.refuse(event.reason)
-            else:
+            elif number != _LEFT:
                 staff.wasted = 0
                 if (end := _ended(number, jobs[number], event, tries[number])) is None:
                     queue.put_back(number)
                 else:
-                    yield end
-            if observer is not None:
-                observer(staff.started)
+                    ends.append(end)
+        if observer is not None:
+            observer(staff.started)
+        yield from ends
 
 
 def _part(staff: Staff, name: int, free: list[int], holders: Counter[str]) -> None:

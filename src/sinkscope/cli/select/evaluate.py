@@ -188,6 +188,7 @@ def _evaluate(
     grid = sending.grid()  # before a model is loaded for nothing
     if place.on is None:
         parse_device(device)
+    kept = keeping.kept()
     with keeping.told_at_interrupt(), place.opened() as workers:
         with laying_out(as_json, "reading models and pictures"):
             asked = list(dict.fromkeys(models)) if models else [default_source()]
@@ -196,7 +197,7 @@ def _evaluate(
         if figure is not None:
             _check_drawn_together(laid, grid)
         with grid_progress(as_json) as observer:
-            rows = compare_laid(laid, grid, keeping.kept(), observer)
+            rows = compare_laid(laid, grid, kept, observer)
     notes = [*notes_on_default(models, pictures.data), *(note for one in laid for note in one.measure.notes)]
     if grid.digital:
         notes.append(_AT_CAPACITY.format(" and ".join(grid.digital)))
