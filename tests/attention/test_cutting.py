@@ -322,3 +322,25 @@ def test_gradients_pass_through_a_cut(values: bool) -> None:
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, atol=1e-11, rtol=1e-11)
     assert cutter.received is not None and not cutter.received.requires_grad
+
+
+@pytest.mark.parametrize("which", ["query", "key", "value"])
+@pytest.mark.parametrize("how", ["watched", "cut", "values"])
+def test_gradients_of_one_leaf_alone(how: str, which: str) -> None:
+    """Blocks must not share memory that a gradient needs; the first query loses its only key and so keeps it."""
+    attention, visible = random_attention("causal", groups=1, dtype=torch.float32)
+    leaf = getattr(attention, which).requires_grad_(True)
+    keys = torch.zeros(*attention.query.shape[:2], attention.key.shape[2], dtype=torch.bool)
+    keys[..., 0] = how != "watched"
+    cut, weights = Cut(keys=keys, values_only=how == "values"), torch.rand(BATCH, attention.query.shape[2])
+
+    def plain(accumulator: Accumulator | None) -> torch.Tensor:
+        assert accumulator is not None
+        return KERNELS["one-pass"](attention, accumulator, lambda: never(None))
+
+    cutter = Fixed(None if how == "watched" else cut, weights)
+    output, _ = (attend(attention, cutter, plain, None) for _ in range(2))  # the second in memory of its own
+    pull = torch.randn(output.shape)
+    found = torch.autograd.grad((output * pull).sum(), leaf)[0]
+    wanted = torch.autograd.grad((oracle(attention, visible, cut).output * pull).sum(), leaf)[0]
+    torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)  # sums over some dozen rows in float32

@@ -221,9 +221,10 @@ def _cut_pass(attention: Attention, cut: Cut, accumulator: Accumulator | None, o
         # On a CPU a product is far faster than filling by a boolean mask.
         mixing.mul_(cut_here.logical_not().to(mixing.dtype))
         if not cut.values_only:
+            lost = kept < _LEAST_KEPT
+            kept = kept.masked_fill(lost, 1)  # whose gradients are those of `_exactly`
             mixing.div_(kept.unsqueeze(-1))
             no_key = None if no_key is None else no_key / kept
-            lost = kept < _LEAST_KEPT
             if bool(lost.any()):
                 mixing, no_key, spared = _exactly(attention, start, stop, cut_here, (mixing, no_key), lost)
                 removed = removed.masked_fill(spared, 0)
@@ -277,9 +278,11 @@ def _exactly(
     """
     scores = masked_scores(attention, start, stop)
     (mixing, no_key), sink = found, attention.learned_sink
-    again, to_sink = softmax(scores.masked_fill(cut, -torch.inf), sink)
+    left = scores.masked_fill(cut, -torch.inf)
+    spared = lost & (left == -torch.inf).all(-1) & (sink is None)
+    left = torch.where(spared.unsqueeze(-1), scores, left)
+    # The other rows are not taken from here, and one without any key would give gradients that are no numbers.
+    again, to_sink = softmax(left.masked_fill(lost.logical_not().unsqueeze(-1), 0), sink)
     if no_key is not None and to_sink is not None:
         no_key = torch.where(lost, to_sink, no_key)
-    spared = lost & again[..., 0].isnan()
-    mixing = torch.where(lost.unsqueeze(-1), again, mixing)
-    return torch.where(spared.unsqueeze(-1), torch.softmax(scores, dim=-1), mixing), no_key, spared
+    return torch.where(lost.unsqueeze(-1), again, mixing), no_key, spared

@@ -44,7 +44,7 @@ def parts(attention: Attention) -> Iterator[tuple[slice, slice, Attention]]:
     of_one = share * queries * key.shape[2] * attention.exact.itemsize
     fitting = max(1, CHUNK_BYTES.get(query.device.type, 2 << 20) // max(of_one, 1))
     some, rows = min(fitting, kv_heads), max(1, fitting // kv_heads)
-    kept = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad)
+    kept = torch.is_grad_enabled() and any(one.requires_grad for one in (query, key, attention.value))
     with nullcontext() if kept else _room(attention, min(rows, batch), share * some) as room:
         yield from _parts(attention, rows, some, room)
 

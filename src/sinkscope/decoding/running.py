@@ -226,8 +226,8 @@ def _check_denoising(run: Run, settings: Denoising, encoded: Sequence[Sequence[i
     check_token_ids(model, "cfg_keep_tokens", settings.cfg_keep_tokens)
     if settings.refreshing is not None and (run.masking is not None or run.compression is not None):
         raise UserError(
-            f"cache={settings.cache!r} computes some columns alone, beside which no keys can be masked or dropped; use "
-            "cache='dual' or 'prefix'"
+            f"cache={settings.cache!r} computes some columns alone, beside which no keys can be masked or dropped, nor "
+            "hooks asked; use cache='dual' or 'prefix'"
         )
     fewest = _fewest_keys(run, settings, lengths)
     masks = new + max(sum(token == mask for token in tokens) for tokens in encoded)
