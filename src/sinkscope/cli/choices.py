@@ -22,11 +22,11 @@ def filed(folder: str) -> tuple[str, ...]:
     return tuple(sorted(name for file in files for name in _FILED.findall(file.read_text(encoding="utf-8"))))
 
 
-def check_names(what: str, names: Iterable[str], known: tuple[str, ...]) -> None:
-    """Raise `UserError` for a name that is not known, nor filed by a plugin."""
+def check_names(what: str, names: Iterable[str], known: tuple[str, ...], hint: str = "") -> None:
+    """Raise `UserError`, which ends with the hint, for a name that is not known, nor filed by a plugin."""
     for name in names:
         if name not in known and not is_filed(what, name):
-            raise UserError(f"unknown {what} {name!r}: use one of {', '.join(known)}")
+            raise UserError(f"unknown {what} {name!r}: use one of {', '.join(known)}{hint}")
 
 
 def check_specs(what: str, given: Iterable[str], known: tuple[str, ...]) -> list[str]:

@@ -66,7 +66,7 @@ def _evaluate(
 ) -> None:
     """Score a model on tasks with exact answers."""
     asked = names("--task", task)
-    check_names("task", asked, TASKS)  # before a model is loaded for nothing
+    check_names("task", asked, TASKS, hint="; ablate and compress take more")  # before a model is loaded for nothing
     key = {
         "name_or_folder": model_name, "dtype": dtype, "device": device, "revision": revision,
         "mask_token_id": mask_token_id, "block_length": attention_block_length,

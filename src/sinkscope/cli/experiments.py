@@ -226,7 +226,8 @@ def _compress(
     from sinkscope.experiments import eviction_table as table
 
     grid = dropping.grid(masking.intervention())
-    options = measured.options(cached=True, when=dropping.when)
+    when = dropping.when or ("block" if grid.caches else None)  # so that a model without block caches is named as that
+    options = measured.options(cached=True, when=when)
     say = _Saying(experiment, table, experiment.read_evictions, "--compression", as_json)
     _run(model_names, grid, measured, options, keeping, opening, place, say)
 

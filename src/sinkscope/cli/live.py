@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from sinkscope.decoding import Step
     from sinkscope.families import Model
 
-Live = Annotated[bool, typer.Option("--live", help="Draw the canvas and its sinks, pass by pass, on a terminal.")]
+Live = Annotated[bool, typer.Option("--live", help="Draw the canvas and its sinks, pass by pass; on a terminal alone.")]
 
 LEAST_SECONDS = 0.06
 """That a step is shown."""

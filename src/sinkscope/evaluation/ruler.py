@@ -103,12 +103,18 @@ def make_ruler(model: Model, options: MeasureOptions, name: str) -> ExactAnswers
 def _most_pieces(model: Model, kind: RulerKind, name: str, length: int) -> int:
     """Pieces of hay with which an example fits. Raises `UserError` where none does."""
 
+    def taken(pieces: int) -> int:
+        return _size(model, kind.tell(Random(0), pieces, length)) + kind.gen_length
+
     def fits(pieces: int) -> bool:
-        return _size(model, kind.tell(Random(0), pieces, length)) + kind.gen_length <= length
+        return taken(pieces) <= length
 
     least = _LEAST_HAY
     if not fits(least):
-        raise UserError(f"{PREFIX}{name} has no room in {length} tokens; name larger --lengths")
+        raise UserError(
+            f"{PREFIX}{name} has no room in {length} tokens: it takes about {taken(least)} at least, its answer's "
+            f"{kind.gen_length} included; name larger --lengths"
+        )
     most = 2 * least
     while fits(most):
         least, most = most, 2 * most
