@@ -29,6 +29,8 @@ DIGITS = 16
 """Binary digits to which values are compared: five decimal ones."""
 
 TOLERANCE: float = 2.0**-DIGITS
+FEW = 8
+"""So many highest numbers of a row are looked up one by one, which is faster than parting it."""
 WIDEST = 16
 """How many tolerances a run of equals may span from its lowest to its highest."""
 
@@ -94,8 +96,7 @@ def highest(values: NDArray[np.float64], k: int) -> NDArray[np.bool_]:
     keys = values.shape[-1]
     if k >= keys:
         return ranked > -np.inf
-    parted = np.partition(ranked, (keys - k - 1, keys - k), axis=-1)
-    next_best, last = parted[..., keys - k - 1], parted[..., keys - k]
+    next_best, last = _around(ranked, k)
     marked: NDArray[np.bool_] = (ranked >= last[..., None]) & (ranked > -np.inf)
     # Where the next value is as high but for noise, the full order decides.
     with np.errstate(invalid="ignore"):
@@ -106,6 +107,20 @@ def highest(values: NDArray[np.float64], k: int) -> NDArray[np.bool_]:
         np.put_along_axis(chosen, order, True, axis=-1)
         marked[close] = chosen & (ranked[close] > -np.inf)
     return marked
+
+
+def _around(ranked: NDArray[np.float64], k: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The highest number of the last axis but k, and the one before it; less than all of them, none NaN."""
+    keys = ranked.shape[-1]
+    if k > FEW:
+        parted = np.partition(ranked, (keys - k - 1, keys - k), axis=-1)
+        return parted[..., keys - k - 1], parted[..., keys - k]
+    rest, last = ranked.copy(), ranked[..., :1]
+    for _ in range(k):
+        at = rest.argmax(axis=-1, keepdims=True)
+        last = np.take_along_axis(rest, at, axis=-1)
+        np.put_along_axis(rest, at, -np.inf, axis=-1)
+    return rest.max(axis=-1), last[..., 0]
 
 
 def exceeds(values: xr.DataArray, limit: xr.DataArray | float) -> xr.DataArray:

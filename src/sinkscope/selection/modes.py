@@ -21,7 +21,7 @@ import torch
 
 from sinkscope.discovery import Register
 from sinkscope.errors import UserError
-from sinkscope.ordering import ordered
+from sinkscope.ordering import highest, ordered
 
 TEMPERATURE = 1.0
 """Of the relaxation: how far from the threshold, in units of the score, a patch still feels the gradient."""
@@ -103,7 +103,13 @@ class Soft(Mode):
 
 def top(patches: ScoredPatches) -> torch.Tensor:
     """(batch, patch) boolean: the `counts` patches of the highest score, of equal ones the one further left."""
-    order = ordered(patches.scores.detach().masked_fill(~patches.there, torch.nan))
+    scores = patches.scores.detach().masked_fill(~patches.there, torch.nan)
+    if len(scores) == 1 and scores.device.type == "cpu":  # to put one row in order may take as long as a block
+        count = int(patches.counts)
+        marked = highest(scores.double().numpy(), count)
+        if marked.sum() == count:  # not where a score is minus infinity, which may be kept
+            return torch.from_numpy(marked)
+    order = ordered(scores)
     places = torch.arange(order.shape[-1], device=order.device).expand_as(order)
     rank = torch.empty_like(order).scatter_(-1, order, places)
     return (rank < patches.counts.to(rank.device).unsqueeze(-1)) & patches.there

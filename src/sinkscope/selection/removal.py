@@ -57,10 +57,23 @@ class Group:
         if weight is not None:
             tokens = torch.cat([tokens[:, : self.head], self.patches * weight.unsqueeze(-1)], dim=1)
         keep = keep & self.there
+        whole = replace(self, tokens=tokens)
+        if len(keep) == 1:
+            return [whole._alone(keep[0])]
         counts = keep.sum(-1)
         order = (~keep).long().argsort(dim=-1, stable=True)
-        whole = replace(self, tokens=tokens)
         return [whole._part(rows, order, counts) for rows in _alike(counts, self.head)]
+
+    def _alone(self, keep: torch.Tensor) -> Group:
+        """The only row, cut to the patches that stay, (patch,) boolean: as `_part`, in a few operations."""
+        at = keep.nonzero()[:, 0]
+        return replace(
+            self,
+            tokens=torch.cat([self.tokens[:, : self.head], self.patches.index_select(1, at)], dim=1),
+            positions=self.positions[:, at],
+            there=at.new_ones((1, len(at)), dtype=torch.bool),
+            sizes=None if self.sizes is None else self.sizes[:, at],
+        )
 
     def _part(self, rows: torch.Tensor, order: torch.Tensor, counts: torch.Tensor) -> Group:
         """These rows, cut to the longest of them."""

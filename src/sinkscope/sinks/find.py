@@ -27,7 +27,7 @@ import xarray as xr
 from sinkscope.errors import UserError
 from sinkscope.ordering import exceeds
 from sinkscope.sinks.blocks import by_step_blocks
-from sinkscope.sinks.rules import KeyCounts, SinkRule, TopK, excess_limit, require_epsilon, require_reachable
+from sinkscope.sinks.rules import KeyCounts, SinkRule, TopK, excess_limits, require_epsilon, require_reachable
 from sinkscope.sinks.scales import (
     anywhere,
     checked,
@@ -39,6 +39,7 @@ from sinkscope.sinks.scales import (
     own_received,
     require_position,
     require_scale,
+    total_and_keys,
 )
 
 EPSILONS = (0.0, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0)
@@ -58,10 +59,16 @@ def find_sinks(sample: xr.Dataset, rule: SinkRule, *, received: xr.DataArray | N
 
 def mark_sinks(received: xr.DataArray, rule: SinkRule) -> xr.DataArray:
     """As `find_sinks`, from received attention with any dims besides `position`, in the order they came."""
-    counts = key_counts(received)
-    rule.refuse(counts)
+    require_position(received)
+    exists = key_exists(received)
+    rule.refuse(count_keys(exists, received))
     sinks = by_step_blocks(lambda part: rule.marks(checked(part)).transpose(*part.dims), received)
-    sinks = sinks.rename("sink").assign_coords(exists=key_exists(received))
+    return named_sinks(sinks, exists, received, rule)
+
+
+def named_sinks(sinks: xr.DataArray, exists: xr.DataArray, received: xr.DataArray, rule: SinkRule) -> xr.DataArray:
+    """Marks of `rule` on all of `received`, with the coordinate and the attributes of a result."""
+    sinks = sinks.rename("sink").assign_coords(exists=exists)
     sinks.attrs = {**rule.settings(), "group": asked_by(received)}
     return sinks
 
@@ -75,7 +82,12 @@ def asked_by(received: xr.DataArray) -> str:
 def key_counts(received: xr.DataArray) -> KeyCounts:
     """The fewest and most existing keys over the rows that have any. Raises `UserError` when no row has."""
     require_position(received)
-    keys = key_count(received).values
+    return count_keys(key_exists(received), received)
+
+
+def count_keys(exists: xr.DataArray, received: xr.DataArray) -> KeyCounts:
+    """As `key_counts`, from the result of `key_exists`."""
+    keys = exists.sum("position").values
     if not (keys > 0).any():
         group = received.attrs.get("group", "all")
         raise UserError(f"no received attention by queries {group!r} at any step: choose another group or other steps")
@@ -107,20 +119,24 @@ def sweep_epsilon(
 def count_non_sinks(received: xr.DataArray, epsilons: Sequence[float], scale: str) -> xr.Dataset:
     """The sums behind `sweep_epsilon`: `non_sinks (epsilon,)`, `cells ()`; additive over samples, refuses nothing."""
     require_position(received)
-
-    def count(part: xr.DataArray) -> xr.Dataset:
-        part = checked(part)
-        rest = [dim for dim in part.dims if dim != "step"]
-        cells = part.notnull().sum(rest)
-        sinks = [
-            exceeds(part, excess_limit(part, epsilon, scale)).sum(rest).expand_dims(epsilon=[float(epsilon)])
-            for epsilon in epsilons
-        ]
-        found = xr.concat(sinks, dim="epsilon", coords="minimal", compat="override", join="exact")
-        return xr.Dataset({"non_sinks": cells - found, "cells": cells})
-
-    counts = by_step_blocks(count, received)
+    counts = by_step_blocks(lambda part: non_sinks_of(checked(part), epsilons, scale), received)
     return counts.sum([dim for dim in counts.dims if dim != "epsilon"])
+
+
+def non_sinks_of(part: xr.DataArray, epsilons: Sequence[float], scale: str) -> xr.Dataset:
+    """As `count_non_sinks`, of every step."""
+    whole, rest = total_and_keys(part)[1], [dim for dim in part.dims if dim not in ("step", "position")]
+    cells = whole.sum(rest)
+    sinks = [_true(exceeds(part, limit), cells) for limit in excess_limits(part, epsilons, scale)]
+    found = xr.concat(sinks, xr.Variable("epsilon", [float(epsilon) for epsilon in epsilons]))
+    return xr.Dataset({"non_sinks": cells - found, "cells": cells})
+
+
+def _true(marked: xr.DataArray, like: xr.DataArray) -> xr.DataArray:
+    """How many are marked at every step; faster than a sum."""
+    if "step" not in marked.dims:
+        return like.copy(data=np.array(np.count_nonzero(marked)))
+    return like.copy(data=np.array([np.count_nonzero(one) for one in marked.transpose("step", ...).values]))
 
 
 def top_positions(received: xr.DataArray) -> xr.DataArray:
@@ -138,9 +154,13 @@ def sink_positions(sample: xr.Dataset, *, received: xr.DataArray | None = None) 
     """
     array = own_received(sample) if received is None else received
     require_position(array)
-    found = by_step_blocks(lambda part: _tops(checked(part)), array)
-    found = found.assign(keys=anywhere(key_exists(array)).sum("position"))
-    found.attrs = {"group": array.attrs.get("group", "all")}
+    return named_tops(by_step_blocks(lambda part: tops(checked(part)), array), key_exists(array), array)
+
+
+def named_tops(found: xr.Dataset, exists: xr.DataArray, received: xr.DataArray) -> xr.Dataset:
+    """The `tops` of all of `received`, with the keys and the attributes of a result."""
+    found = found.assign(keys=anywhere(exists).sum("position"))
+    found.attrs = {"group": received.attrs.get("group", "all")}
     return found
 
 
@@ -188,10 +208,14 @@ def _top(part: xr.DataArray) -> xr.Dataset:
     index = top.argmax("position")
     labels = xr.DataArray(part["position"].values[index.values], dims=index.dims, coords=index.coords)
     where = labels.where(top.any("position"), NOWHERE).astype(np.int64)
-    return xr.Dataset({"position_of_top": where, "received": part.max("position")})
+    highest = part.max("position", skipna=False)
+    return xr.Dataset(
+        {"position_of_top": where, "received": part.max("position") if highest.isnull().any() else highest}
+    )
 
 
-def _tops(part: xr.DataArray) -> xr.Dataset:
+def tops(part: xr.DataArray) -> xr.Dataset:
+    """As `sink_positions`, of a few steps and without `keys`."""
     parts, whole = {}, part
     if "head" in part.dims:
         parts["by_head"] = part

@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 
 from sinkscope.errors import UserError
 from sinkscope.sinks.blocks import by_step_blocks
-from sinkscope.sinks.find import NOWHERE, mark_sinks, sink_positions
+from sinkscope.sinks.find import NOWHERE, key_counts, sink_positions
 from sinkscope.sinks.rules import TopK
-from sinkscope.sinks.scales import anywhere, has_head, own_received
+from sinkscope.sinks.scales import anywhere, checked, has_head, own_received
 
 TOP_K = 5
 ALIVE = -1
@@ -92,8 +92,9 @@ def jaccard_steps(sinks: xr.DataArray) -> xr.DataArray:
 
 def jaccard_layers(sinks: xr.DataArray) -> xr.DataArray:
     """Overlap of every layer's sinks with those of the layer before, `(step, layer)` from the second layer on."""
-    shares = _bare(sinks)
-    return _neighbours(shares.where(has_head(sinks)).mean("head") if "head" in shares.dims else shares, "layer")
+    shares, there = _bare(sinks), has_head(sinks)
+    shares = shares if isinstance(there, bool) else shares.where(there)
+    return _neighbours(shares.mean("head") if "head" in shares.dims else shares, "layer")
 
 
 def recall_of_first(received: xr.DataArray, k: int = TOP_K) -> xr.DataArray:
@@ -101,12 +102,26 @@ def recall_of_first(received: xr.DataArray, k: int = TOP_K) -> xr.DataArray:
 
     `(step, layer, head)`; NaN at steps without keys. Raises `UserError` when `k` exceeds the number of keys.
     """
-    top = mark_sinks(received, TopK(k))
-    some = top["exists"].any("position")
-    first = int(anywhere(some).argmax("step"))
-    top = _bare(top)
-    kept = (top & top.isel(step=first, drop=True)).sum("position") / k
-    return kept.where(_bare(some)).rename("recall_of_first")
+    recall = Recall(k)
+    recall.rule.refuse(key_counts(received))
+    return by_step_blocks(lambda part: recall.of(checked(part)), received).rename("recall_of_first")
+
+
+class Recall:
+    """`recall_of_first`, a few steps after the other."""
+
+    def __init__(self, k: int) -> None:
+        self.rule = TopK(k)
+        self._first: xr.DataArray | None = None
+
+    def of(self, part: xr.DataArray) -> xr.DataArray:
+        """Of the next steps `(step, layer, head, position)`."""
+        top = self.rule.marks(part).transpose(*part.dims)
+        some = part.notnull().any("position")
+        if self._first is None and some.any():
+            self._first = top.isel(step=int(anywhere(some).argmax("step")), drop=True)
+        kept = (top if self._first is None else top & self._first).sum("position") / self.rule.k
+        return kept.where(some)
 
 
 def sink_variance(received: xr.DataArray, sinks: xr.DataArray) -> xr.Dataset:
@@ -115,8 +130,18 @@ def sink_variance(received: xr.DataArray, sinks: xr.DataArray) -> xr.Dataset:
     Both scalars, the first in units of summed attention squared, the second in positions squared; NaN without sinks.
     A position's mean over steps is over the steps at which it exists.
     """
-    depth = [dim for dim in ("layer", "head") if dim in received.dims]
-    mass = by_step_blocks(lambda part: part.sum(depth, min_count=1), received)
+    return mass_variance(by_step_blocks(summed, received), sinks)
+
+
+def summed(part: xr.DataArray) -> xr.DataArray:
+    """Over layers and heads; NaN where no key is."""
+    depth = [dim for dim in ("layer", "head") if dim in part.dims]
+    total = part.sum(depth, skipna=False)
+    return part.sum(depth, min_count=1) if total.isnull().any() else total
+
+
+def mass_variance(mass: xr.DataArray, sinks: xr.DataArray) -> xr.Dataset:
+    """As `sink_variance`, from received attention that is `summed`."""
     ever = _bare(sinks).any([dim for dim in sinks.dims if dim != "position"])
     held = mass.where(ever)
     weight = held.sum("position")

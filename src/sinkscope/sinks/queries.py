@@ -90,10 +90,11 @@ def no_key_from(sample: xr.Dataset, group: str = "all") -> xr.DataArray | None:
     return mean
 
 
-def received_by(sample: xr.Dataset, groups: Sequence[str]) -> xr.DataArray:
+def received_by(sample: xr.Dataset, groups: Sequence[str], exists: xr.DataArray | None = None) -> xr.DataArray:
     """As `received_from` for several groups at once, with a dim `group` that is labelled by their names.
 
-    Every group is worked out from its atoms, "all" too. Costs a float64 copy of the recorded groups for each name.
+    Every group is worked out from its atoms, "all" too. exists: the sample's `key_exists`, where it is known. Costs a
+    float64 copy of the recorded groups for each name.
     """
     atoms = {group: group_atoms(sample, group) for group in groups}
     recorded = sample["group"].values
@@ -102,7 +103,7 @@ def received_by(sample: xr.Dataset, groups: Sequence[str]) -> xr.DataArray:
     parts = sample[["received_by_group", "queries"]]
     received = by_step_blocks(lambda part: _weighted(part, membership), parts)
     received = received.rename(union="group").assign_coords(group=list(groups))
-    exists = key_exists(own_received(sample))
+    exists = key_exists(own_received(sample)) if exists is None else exists
     received = received.where(exists if "head" in received.dims else anywhere(exists)).rename("received")
     return received.transpose(*sample["received_by_group"].dims)
 

@@ -10,6 +10,7 @@ decorator `sink_rule`.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from math import isfinite, sqrt
 from typing import ClassVar
@@ -20,7 +21,7 @@ import xarray as xr
 from sinkscope.discovery import Register
 from sinkscope.errors import UserError
 from sinkscope.ordering import exceeds, highest
-from sinkscope.sinks.scales import full_score, require_scale
+from sinkscope.sinks.scales import full_score, require_scale, total_and_keys
 
 
 @dataclass(frozen=True)
@@ -120,9 +121,15 @@ class Excess(SinkRule):
 
 def excess_limit(received: xr.DataArray, epsilon: float, scale: str) -> xr.DataArray:
     """Received attention that a sink exceeds, the dims of `received` without position; NaN without a key."""
-    keys = received.count("position")
+    return next(excess_limits(received, [epsilon], scale))
+
+
+def excess_limits(received: xr.DataArray, epsilons: Iterable[float], scale: str) -> Iterator[xr.DataArray]:
+    """As `excess_limit` for several epsilons, in one pass over the numbers."""
+    total, keys = total_and_keys(received)
     some = keys.where(keys > 0)
-    return received.sum("position") / some + epsilon / full_score(scale, some) * (1 - 1 / some)
+    for epsilon in epsilons:
+        yield total / some + epsilon / full_score(scale, some) * (1 - 1 / some)
 
 
 def require_epsilon(epsilon: float, scale: str) -> None:

@@ -8,19 +8,30 @@ Weights, unless a table says otherwise: every (sample, step, layer, head) counts
 more; steps at which no key exists for the group of queries (it had no query) do not count.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import xarray as xr
 
+from sinkscope.sinks.blocks import by_step_blocks
 from sinkscope.sinks.chance import chance_by_step
-from sinkscope.sinks.find import mark_sinks, sink_positions
+from sinkscope.sinks.find import EPSILONS, count_keys, named_sinks, named_tops, non_sinks_of, tops
 from sinkscope.sinks.lexicon import Lexicon
+from sinkscope.sinks.motion import TOP_K, Recall, summed
 from sinkscope.sinks.queries import received_from
-from sinkscope.sinks.rules import SinkRule
-from sinkscope.sinks.scales import key_exists
+from sinkscope.sinks.rules import Excess, KeyCounts, SinkRule
+from sinkscope.sinks.scales import checked, key_exists, mean_over
+
+MEAN_EPSILONS = (0.0, 0.01, 0.03, 0.1, 0.3)
+"""The sweep on scale "mean", where the published values could not fire."""
+
+
+def sweep_of(rule: SinkRule) -> tuple[tuple[float, ...], str]:
+    """The epsilons of the table `epsilon`, and their scale."""
+    scale = rule.scale if isinstance(rule, Excess) else "sum"
+    return (MEAN_EPSILONS if scale == "mean" else EPSILONS), scale
 
 
 @dataclass(frozen=True)
@@ -30,6 +41,8 @@ class View:
     sample: xr.Dataset
     rule: SinkRule
     group: str
+    tables: Collection[str] = ()
+    """Names of the tables to be made: what they need of every step is worked out while it is in memory"""
 
     @cached_property
     def received(self) -> xr.DataArray:
@@ -37,17 +50,46 @@ class View:
         return received_from(self.sample, self.group)
 
     @cached_property
-    def sinks(self) -> xr.DataArray:
-        return mark_sinks(self.received, self.rule)
-
-    @cached_property
     def exists(self) -> xr.DataArray:
         return key_exists(self.received)
 
     @cached_property
+    def keys(self) -> KeyCounts:
+        return count_keys(self.exists, self.received)
+
+    @cached_property
+    def read(self) -> xr.Dataset:
+        """What is made of every step by itself, in one reading: unpacking a recording takes longer than most of it.
+
+        `sink` of the rule, the variables of `tops`, `mass` of `summed`, `head_mean` of `mean_over`; for the tables that
+        show them `recall` of `recall_of_first` and `non_sinks` and `cells` of `non_sinks_of`.
+        """
+        recall = Recall(min(TOP_K, self.keys.fewest))
+
+        def look(part: xr.DataArray) -> xr.Dataset:
+            part = checked(part)
+            found = tops(part).assign(sink=self.rule.marks(part).transpose(*part.dims), mass=summed(part))
+            if "groups" in self.tables and "head" in part.dims:
+                found = found.assign(head_mean=mean_over(part, "head"))
+            if "motion" in self.tables:
+                found = found.assign(recall=recall.of(part))
+            if "epsilon" in self.tables:
+                found = found.assign(non_sinks_of(part, *sweep_of(self.rule)))
+            return found
+
+        return by_step_blocks(look, self.received)
+
+    @cached_property
+    def sinks(self) -> xr.DataArray:
+        """The result of `mark_sinks`."""
+        self.rule.refuse(self.keys)
+        return named_sinks(self.read["sink"], self.exists, self.received, self.rule)
+
+    @cached_property
     def positions(self) -> xr.Dataset:
         """The result of `sink_positions`."""
-        return sink_positions(self.sample, received=self.received)
+        names = [name for name in self.read if str(name).startswith(("by_", "overall"))]
+        return named_tops(self.read[names], self.exists, self.received)
 
     @cached_property
     def chance(self) -> xr.Dataset:

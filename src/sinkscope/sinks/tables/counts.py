@@ -16,16 +16,12 @@ import numpy as np
 import xarray as xr
 
 from sinkscope.sinks.ar import GU_EPSILON
-from sinkscope.sinks.find import EPSILONS, count_non_sinks, layer_counts
+from sinkscope.sinks.find import layer_counts
 from sinkscope.sinks.lexicon import model_attributes
 from sinkscope.sinks.queries import no_key_from
-from sinkscope.sinks.rules import Excess, SinkRule
+from sinkscope.sinks.rules import SinkRule
 from sinkscope.sinks.surroundings import class_counts, sink_cells, token_counts, top_cells, with_texts
-from sinkscope.sinks.tables.base import Table, View, Vocabulary, needs, per
-
-MEAN_EPSILONS = (0.0, 0.01, 0.03, 0.1, 0.3)
-"""The sweep on scale "mean", where the published values could not fire."""
-
+from sinkscope.sinks.tables.base import Table, View, Vocabulary, needs, per, sweep_of
 
 STRONG = GU_EPSILON
 _NOTABLE = 0.01
@@ -92,17 +88,12 @@ def no_heads(view: View) -> str | None:
 
 
 def measure_epsilon(view: View) -> xr.Dataset:
-    scale = _swept(view.rule)
-    counts = count_non_sinks(view.received, MEAN_EPSILONS if scale == "mean" else EPSILONS, scale)
-    return counts.map(lambda sums: sums.expand_dims(scale=[scale]))
-
-
-def _swept(rule: SinkRule) -> str:
-    return rule.scale if isinstance(rule, Excess) else "sum"
+    counts = view.read[["non_sinks", "cells"]].sum("step")
+    return counts.map(lambda sums: sums.expand_dims(scale=[sweep_of(view.rule)[1]]))
 
 
 def state_epsilon(rule: SinkRule) -> dict[str, str]:
-    return {"rule": "excess", "scale": _swept(rule)}
+    return {"rule": "excess", "scale": sweep_of(rule)[1]}
 
 
 def finish_epsilon(sums: xr.Dataset, _: Vocabulary) -> xr.Dataset:

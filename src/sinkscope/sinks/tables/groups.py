@@ -16,29 +16,38 @@ from sinkscope.sinks.ar import FINAL_PASS, GU_EPSILON, attends_both_ways, sink_k
 from sinkscope.sinks.find import layer_counts, mark_sinks, sink_positions
 from sinkscope.sinks.motion import jaccard
 from sinkscope.sinks.queries import UNIONS, atoms_of, head_mean, received_by
+from sinkscope.sinks.scales import key_exists, own_received
 from sinkscope.sinks.surroundings import Norm, norm_means, norm_sums
 from sinkscope.sinks.tables.base import Table, View, Vocabulary, needs, per
 
+TOGETHER = 3
+"""More groups side by side are halved: all at once would take more memory than the marks of all heads."""
 SHOWN_KEYS = 16
 """How many of the first keys the table of Sink_k shows."""
 
 
 def measure_groups(view: View) -> xr.Dataset:
-    whole = head_mean(view.sample)
+    by_head = "head" in view.sample["received_by_group"].dims
+    if view.group == "all" and "head_mean" in view.read and not by_head:
+        whole = view.read["head_mean"].rename("received").assign_attrs(group="all")
+    else:
+        whole = head_mean(view.sample)
     reference = mark_sinks(whole, view.rule)
-    compared = [whole.expand_dims(group=["all"])]
-    sums = [_sums(received, view, reference) for received in chain(compared, _batches(view.sample))]
+    exists = view.exists if view.group == "all" else key_exists(own_received(view.sample))
+    compared = chain([whole.expand_dims(group=["all"])], _batches(view.sample, exists))
+    sums = [_sums(received, view, reference) for received in compared]
     return xr.concat(sums, dim="group", data_vars="all", coords="minimal", compat="override", join="exact")
 
 
-def _batches(sample: xr.Dataset) -> Iterator[xr.DataArray]:
+def _batches(sample: xr.Dataset, exists: xr.DataArray) -> Iterator[xr.DataArray]:
     """Received attention by the groups that ever asked, side by side, or one by one where each has all heads."""
     asked = sample["queries"].sum("step") > 0
     there = [str(name) for name in sample["group"].values[asked.values]]
     asking = {atom for name in there for atom in atoms_of(name)}
     names = there + [name for name, atoms in UNIONS.items() if name != "all" and asking.intersection(atoms)]
-    batches = [[name] for name in names] if "head" in sample["received_by_group"].dims else [names]
-    return (received_by(sample, batch) for batch in batches)
+    half = -(-len(names) // 2) if len(names) > TOGETHER else len(names)
+    together = 1 if "head" in sample["received_by_group"].dims else half
+    return (received_by(sample, names[at : at + together], exists) for at in range(0, len(names), together))
 
 
 def _sums(received: xr.DataArray, view: View, reference: xr.DataArray) -> xr.Dataset:

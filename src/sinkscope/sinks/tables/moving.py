@@ -16,9 +16,8 @@ from sinkscope.sinks.motion import (
     jaccard_layers,
     jaccard_steps,
     lifetime_counts,
+    mass_variance,
     median_lifetime,
-    recall_of_first,
-    sink_variance,
 )
 from sinkscope.sinks.surroundings import EDGES, distance_means, distance_sums
 from sinkscope.sinks.tables.base import Table, View, Vocabulary, by_layer, per
@@ -63,8 +62,6 @@ def finish_lifetimes(sums: xr.Dataset, _: Vocabulary) -> xr.Dataset:
 def measure_motion(view: View) -> xr.Dataset:
     moves = displacement(view.positions[view.finest])
     keys = view.positions["keys"]
-    rows = view.exists.sum("position")
-    recall = recall_of_first(view.received, min(TOP_K, int(rows.where(rows > 0).min())))
     layers = view.sinks["layer"]
     first = int((keys > 0).argmax("step"))  # remembers itself
     sums = {
@@ -72,7 +69,7 @@ def measure_motion(view: View) -> xr.Dataset:
         **by_layer(abs(moves), "distance_moved"),
         **by_layer((moves != 0).where(moves.notnull()), "moved"),
         **by_layer(jaccard_steps(view.sinks), "jaccard_steps"),
-        **by_layer(recall.isel(step=slice(first + 1, None)), "recall_of_first"),
+        **by_layer(view.read["recall"].isel(step=slice(first + 1, None)), "recall_of_first"),
     }
     between = by_layer(jaccard_layers(view.sinks), "jaccard_layers")
     sums |= {name: values.reindex(layer=layers.values, fill_value=0) for name, values in between.items()}
@@ -85,7 +82,7 @@ def finish_motion(sums: xr.Dataset, _: Vocabulary) -> xr.Dataset:
 
 
 def measure_stability(view: View) -> xr.Dataset:
-    variance = sink_variance(view.received, view.sinks)
+    variance = mass_variance(view.read["mass"], view.sinks)
     return variance.fillna(0.0).assign({f"{name}_of": one.notnull().astype(np.int64) for name, one in variance.items()})
 
 

@@ -103,7 +103,7 @@ class _Running:
             return
         self.identity = require_same_model(sample, self.identity)
         self.model = self.model or dict(model_attributes(sample))
-        view = View(sample, self.rule, self.group)
+        view = View(sample, self.rule, self.group, self.wanted)
         if not self._asks(view):
             self.skipped += 1
             return
