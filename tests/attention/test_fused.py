@@ -54,6 +54,7 @@ def test_a_gpu_has_it_where_triton_and_a_compiler_are(monkeypatch: pytest.Monkey
     gpu = torch.device("cuda")
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setenv("CC", "cc")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
     assert kernels_for(gpu)[0] == "fused"
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))

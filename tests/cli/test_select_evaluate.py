@@ -14,9 +14,9 @@ from cli_runs import Command
 from PIL import Image
 from transformers import ViTConfig, ViTForImageClassification
 
-from sinkscope.cli.select import evaluate
 from sinkscope.experiments.pictures import PictureAccuracy
 from sinkscope.selection import SelectiveViT, wrap
+from sinkscope.selection.data import Preprocessing, default_source
 from sinkscope.selection.saved import Trained, load_selective, save_selective
 
 DIGITS = tuple("0123456789")
@@ -97,16 +97,15 @@ def test_several_models_are_shown_together(sinkscope: Command, tmp_path: Path) -
 def test_without_a_model_the_one_that_ships_is_taken(
     sinkscope: Command, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str | None] = []
+    asked: list[str] = []
 
-    def shipped(name: str | None, device: str | None) -> Trained:
-        del device
+    def shipped(name: str) -> Trained:
         asked.append(name)
         return load_selective(model)
 
-    monkeypatch.setattr(evaluate, "open_selective", shipped)
+    monkeypatch.setattr("sinkscope.experiments.patches.load_selective", shipped)
     found = sinkscope("select", "evaluate", "--n", 5, "--json").document
-    assert asked == [None]
+    assert asked == [default_source()]
     ways = {(one["way"], one["alpha"], one["snr"]) for one in found["cells"]}
     assert ways == {("whole", 1.0, snr) for snr in (None, 0.0)} | {
         (way, alpha, snr)
@@ -114,6 +113,15 @@ def test_without_a_model_the_one_that_ships_is_taken(
         for alpha in (0.1, 0.3, 0.5)
         for snr in (None, 0.0)
     }
+
+
+def test_pictures_are_scaled_as_those_of_the_training(sinkscope: Command, model: Path) -> None:
+    options = ("--n", 40, "--selector", "gates", "--alpha", 0.5, "--snr", "none", "--json")
+    before = sinkscope("select", "evaluate", model, *options).document
+    Preprocessing(mean=(2.0,), std=(9.0,)).write(model / "backbone")
+    after = sinkscope("select", "evaluate", model, *options).document
+    assert load_selective(model).preprocessing is not None
+    assert before["cells"][0]["experiment"] != after["cells"][0]["experiment"]
 
 
 def test_modes_and_channels_by_name(sinkscope: Command, model: Path) -> None:

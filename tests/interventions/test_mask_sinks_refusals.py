@@ -132,9 +132,9 @@ def test_settings_as_json_rebuild_it() -> None:
 @pytest.mark.parametrize("given", [5, TopK(1), [MaskSinks(1)], "random"], ids=str)
 def test_what_is_no_intervention(tiny: Callable[[str], Model], given: Any) -> None:
     model = tiny("llada-tiny")
-    with pytest.raises(UserError, match=r"an intervention is None or MaskSinks\(\.\.\.\), got "):
+    with pytest.raises(UserError, match=r"an intervention is None, MaskSinks\(\.\.\.\) or Hooks\(\.\.\.\), got "):
         generate(model, [7, 3, 11], SETTINGS, intervention=given)
-    with pytest.raises(UserError, match=r"an intervention is None or MaskSinks\(\.\.\.\), got "):
+    with pytest.raises(UserError, match=r"an intervention is None, MaskSinks\(\.\.\.\) or Hooks\(\.\.\.\), got "):
         infilling_accuracy(model, [[7, 3, 11]], ratios=[0.5], intervention=given)
 
 

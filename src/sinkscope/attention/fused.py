@@ -65,7 +65,9 @@ def available(device: torch.device) -> bool:
     if os.environ.get("TRITON_INTERPRET") == "1":
         return True
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
-    return device.type == "cuda" and compiler is not None and torch.cuda.get_device_capability(device) >= (8, 0)
+    if device.type != "cuda" or compiler is None or not torch.cuda.is_available():
+        return False
+    return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def kernels_for(device: torch.device) -> tuple[str, ...]:

@@ -49,7 +49,7 @@ from sinkscope.grids.store import Form, read_cells
 from sinkscope.seeds import MOST_SEED
 from sinkscope.selection.budgets import check_alpha
 from sinkscope.selection.channels import Channel, find_channel
-from sinkscope.selection.data import Splits, load_images
+from sinkscope.selection.data import Preprocessing, Splits, load_images
 from sinkscope.selection.digital import find_digital
 from sinkscope.selection.link import Link, check_rate
 from sinkscope.selection.modes import find_mode
@@ -205,11 +205,9 @@ def open_pictures(key: Mapping[str, Any]) -> Serving[PatchCondition]:
     trained.model.to(parse_device(key["device"]))
 
     def lay(asked: Mapping[str, Any]) -> Laid[PatchCondition]:
-        _, rows, columns = trained.model.backbone.image_shape
         source = asked["data"] or trained.source
-        own = source == trained.source and rows == columns
-        size = rows if asked["image_size"] is None and own else asked["image_size"]
-        part = getattr(_pictures(source, size, asked["data_seed"]), asked["split"])
+        scale = trained.preprocessing_of(source).at(asked["image_size"])
+        part = getattr(_pictures(source, scale, asked["data_seed"]), asked["split"])
         measure = measure_on(trained, part, split=asked["split"], n=asked["n"], batch_size=asked["batch_size"])
         told = {"mode": trained.model.mode, "source": trained.source}
         return Laid(model=measure.model, measure=measure, told=told)
@@ -218,9 +216,9 @@ def open_pictures(key: Mapping[str, Any]) -> Serving[PatchCondition]:
 
 
 @lru_cache(maxsize=1)
-def _pictures(source: str, size: int | None, seed: int) -> Splits:
+def _pictures(source: str, preprocessing: Preprocessing, seed: int) -> Splits:
     """Models of one grid share them."""
-    return load_images(source, size=size, seed=seed)
+    return load_images(source, preprocessing=preprocessing, seed=seed)
 
 
 def read_selections(folder: Path) -> list[PatchCell]:

@@ -116,15 +116,19 @@ class CellStore(Generic[C]):
         self._append(FAILED, {"settings": settings, "reason": reason, "tries": tries})
 
     def settle(self, order: Sequence[dict[str, Any]]) -> None:
-        """Put the lines of these cells into this order, behind all others, and take failures of cells that are there by
-        now off their file. Nothing is written where nothing is to be changed. At an address cells stay in the order in
-        which they ended: there no file could be whole at any moment."""
+        """Put the lines of these cells into this order, others staying where they are, and take failures of cells that
+        are there by now off their file. Nothing is written where nothing is to be changed. At an address cells stay in
+        the order in which they ended: there no file could be whole at any moment."""
         if self._folder is None:
             return
         if not isinstance(self._folder, Address):
             place = {self._key(settings): number for number, settings in enumerate(order)}
             lines = _lines(self._folder, NAME)
-            _change(self._folder, NAME, lines, sorted(lines, key=lambda line: place.get(self._key_of(line), -1)))
+            keys = [self._key_of(line) for line in lines]
+            own = iter(sorted((key for key in keys if key in place), key=place.__getitem__))
+            by_key = dict(zip(keys, lines, strict=True))
+            ordered = [by_key[next(own)] if key in place else line for key, line in zip(keys, lines, strict=True)]
+            _change(self._folder, NAME, lines, ordered)
         lines = _lines(self._folder, FAILED)
         last = {self._key_of(line): line for line in lines}
         _change(self._folder, FAILED, lines, [line for key, line in last.items() if key not in self._cells])

@@ -57,6 +57,13 @@ class Trained:
     preprocessing: Preprocessing | None = None
     """How its pictures were resized, cut and scaled; None where nothing says so: in [-1, 1]"""
 
+    def preprocessing_of(self, source: str) -> Preprocessing:
+        """How pictures are brought to this model: as those of its training, and of its own source to its size."""
+        stated = self.preprocessing or Preprocessing()
+        _, rows, columns = self.model.backbone.image_shape
+        own = source == self.source and rows == columns and stated.shape is None
+        return stated.at(rows) if own else stated
+
 
 def save_selective(trained: Trained, folder: Path) -> None:
     """Write a model into a folder, which is made if missing. Raises `UserError` where the disk does not take it."""

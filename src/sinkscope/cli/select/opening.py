@@ -56,12 +56,9 @@ class DataOptions(OptionGroup):
         """All parts, of the size that the model was trained at where these are its own data."""
         from sinkscope.selection.data import load_images
 
-        _, rows, columns = trained.model.backbone.image_shape
         source = self.data or trained.source
-        stated = trained.preprocessing is not None and trained.preprocessing.shape is not None
-        own = source == trained.source and rows == columns and not stated
-        size = rows if self.image_size is None and own else self.image_size
-        return load_images(source, size=size, preprocessing=trained.preprocessing, seed=self.data_seed or 0)
+        scale = trained.preprocessing_of(source)
+        return load_images(source, size=self.image_size, preprocessing=scale, seed=self.data_seed or 0)
 
 
 def notes_on_default(*named: object) -> list[str]:
