@@ -18,7 +18,7 @@ NEEDED = {
     "report": ["none.zarr"], "view": ["none.zarr"], "sinks": ["none.zarr"], "norms": ["none.zarr"], "info": ["none"],
     "generate": ["none", "--prompt", "a"], "trace": ["none", "--prompt", "a", "--out", "none.zarr"],
     "ablate": ["none", "--task", "copy"], "compress": ["none", "--task", "copy"], "evaluate": ["none"],
-    "chat": ["none"], "export": ["none"], "pull": ["hf://datasets/none/none"],
+    "chat": ["none"], "export": ["none", "--out", "none.parquet"], "pull": ["hf://datasets/none/none"],
     "train": ["--out", "none"], "select train": ["--out", "none"], "select control": ["--mean-rate", "1"],
 }  # fmt: skip
 
