@@ -62,8 +62,6 @@ MISTAKES: dict[str, tuple[str, Rows]] = {
         ("{causal} --prompts {prompts} --max-new-tokens 60", "the context is 64"),
     ]),
     "trace": ("{llada} --prompts {prompts} --out {new} --gen-length 6 --block-length 3", [
-        ("--block-length 4", "gen_length 6 is not divisible by block_length (4)"),
-        ("--steps 5", "steps 5 is not divisible by the number of blocks (2)"),
         ("--gen-length 252 --block-length 2", "make 259, the context is 256"),
         ("--gen-length 0", "holds no mask to fill"),
         ("--schedule fast", "unknown schedule 'fast': use one of blocks, shares, linear, dream"),
