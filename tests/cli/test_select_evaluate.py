@@ -204,6 +204,7 @@ BEFORE_A_MODEL = [
     (("--channel", "erasure:loss=much"), "loss takes a number, got 'much'"),
     (("--channel", "erasure:loss=1"), "loss must lie in [0, 1)"),
     (("--mode", "hard"), "unknown mode 'hard'"),
+    (("--mode", "soft", "--selector", "evit,tome"), "--mode is of the gates, and --selector names others alone"),
     (("--alpha", "0.1,0.1"), "--alpha names 0.1 twice"),
     (("--resume",), "--resume needs --out"),
     (("--split", "train"), "'train' is not one of"),

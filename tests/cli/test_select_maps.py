@@ -94,6 +94,7 @@ def test_a_mode_that_keeps_no_budget_tells_least_and_most(sinkscope: Command, tm
         (("--selector", "moon"), "unknown selector 'moon': use one of"),
         (("--selector", "gates,"), "--selector takes names"),
         (("--mode", "moon"), "unknown mode 'moon'"),
+        (("--mode=soft", "--selector=random"), "--mode is of the gates"),
         (("--pictures", "0"), "greater than or equal to 1"),
         (("--split", "train"), "'train' is not one of"),
         (("--out", "maps.bmp"), "maps.bmp: figures are written as svg, pdf, png"),

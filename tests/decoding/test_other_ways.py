@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from sinkscope.decoding import Denoising, generate
+from sinkscope.decoding import Denoising, generate, settings_with
 from sinkscope.decoding.choice import SCHEDULES, Block, CommitRule, Predictions, drawn_counts
 from sinkscope.decoding.sampling import gumbel, row_generators
 from sinkscope.errors import UserError
@@ -202,3 +202,14 @@ def test_positions_are_drawn_without_replacement_by_a_softmax_of_the_confidences
 def test_refused(way: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         Denoising(**way)
+
+
+def test_what_is_drawn_takes_the_place_of_the_familys_threshold(tiny: Callable[[str], Model]) -> None:
+    """On the command line nobody could leave it out."""
+    family = tiny("nemotron-diffusion-tiny")
+    assert getattr(settings_with(family, {}), "threshold", None) is not None
+    for way in ({"alg_temp": 0.5}, {"stochastic_transfer": True}, {"factor": 1.0}):
+        found = settings_with(family, way)
+        assert isinstance(found, Denoising) and found.threshold is None and found.stop == "at-once"
+    with pytest.raises(UserError, match="threshold leaves nothing to draw for alg_temp"):
+        settings_with(family, {"alg_temp": 0.5, "threshold": 0.9})

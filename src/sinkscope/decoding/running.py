@@ -145,9 +145,11 @@ def settings_with(model: Model, given: Mapping[str, Any]) -> Settings:
             values["block_length"] = min(values["block_length"], values["gen_length"])
         if values["gen_length"] == 0:
             values |= {name: None for name in ("cache", "block_length") if name not in given}
-    for one, other in (("threshold", "factor"), ("factor", "threshold")):  # two ways to say the same
-        if one in given and other in values and other not in given:
-            values[other] = None
+    drawn, sure = ("alg_temp", "stochastic_transfer"), ("threshold", "factor", "sub_block_length")
+    ways = (("threshold", ("factor",)), ("factor", ("threshold",)), *((one, sure) for one in drawn))
+    for one, others in ways:  # what the family says, beside which this has no meaning
+        if given.get(one):
+            values |= {other: None for other in others if other in values and other not in given}
     return type(default)(**values)
 
 

@@ -32,6 +32,7 @@ from sinkscope.cli.select.opening import (
     Part,
     channel_from,
     check_figure,
+    check_gates,
     notes_on_default,
     read_snr,
 )
@@ -104,6 +105,7 @@ class SendingOptions(OptionGroup):
         check_names("selector", names("--selector", self.selector), SELECTORS)
         check_names("digital baseline", names("--digital", self.digital), DIGITAL)
         check_names("mode", names("--mode", self.mode), MODES)
+        check_gates(self.mode, names("--selector", self.selector or [_SELECTORS]))
         if all(snr is None for snr in self._snrs) and not self.digital:
             for option, given in (("--rate", self.rate), ("--channel", self.channel)):
                 if given:

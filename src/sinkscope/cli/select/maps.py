@@ -19,6 +19,7 @@ from sinkscope.cli.select.opening import (
     Overwrite,
     Part,
     check_figure,
+    check_gates,
     notes_on_default,
     open_selective,
 )
@@ -64,6 +65,7 @@ def _maps(
     alphas, selectors = numbers("--alpha", alpha or ["0.1,0.3,0.5"]), names("--selector", selector or ["gates"])
     check_names("selector", selectors, SELECTORS)
     check_names("mode", [] if mode is None else [mode], MODES)
+    check_gates(mode, selectors)
     from sinkscope.experiments.pictures import measure_on
     from sinkscope.report.figures import write_figure
     from sinkscope.report.selection import check_choices, choices, kept_maps

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -216,3 +217,9 @@ def write_table(file: Path, table: OperatingTable) -> None:
     """As JSON. Raises `UserError` where the disk does not take it."""
     make_folder(file.parent)
     write_whole(file, json.dumps(table.to_dict(), indent=1) + "\n")
+
+
+def check_gates(mode: object, selectors: Sequence[str]) -> None:
+    """Raise `UserError` for a mode, None where none was named, without the gates that alone have one."""
+    if mode and "gates" not in selectors:
+        raise UserError("--mode is of the gates, and --selector names others alone: add gates, or leave --mode out")
