@@ -104,8 +104,9 @@ def received_by(sample: xr.Dataset, groups: Sequence[str], exists: xr.DataArray 
     received = by_step_blocks(lambda part: _weighted(part, membership), parts)
     received = received.rename(union="group").assign_coords(group=list(groups))
     exists = key_exists(own_received(sample)) if exists is None else exists
-    received = received.where(exists if "head" in received.dims else anywhere(exists)).rename("received")
-    return received.transpose(*sample["received_by_group"].dims)
+    exists = exists if "head" in received.dims else anywhere(exists)
+    received = received if exists.all() else received.where(exists)
+    return received.rename("received").transpose(*sample["received_by_group"].dims)
 
 
 def head_mean(sample: xr.Dataset) -> xr.DataArray:
