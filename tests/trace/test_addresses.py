@@ -337,5 +337,5 @@ def test_nothing_finished_is_lost_when_writer_and_server_are_killed(server: Obje
 
 
 def test_what_is_in_memory_is_seen_by_the_process(local: Path) -> None:
-    trace_samples.write_all(place("memory://run/trace"))
-    same_traces(local, reach("memory://run/trace"))
+    trace_samples.write_all(place("memory://kept/trace"))
+    same_traces(local, reach("memory://kept/trace"))

@@ -248,8 +248,8 @@ def test_batches_agree_to_rounding_and_give_the_same_tokens(
         for name in ("received", "received_by_group", "final_received"):
             left, right = (sample[name].values.astype(np.float64) for sample in (single, together))
             np.testing.assert_array_equal(np.isnan(left), np.isnan(right))
-            # float32 passes that add up in another order
-            np.testing.assert_allclose(left, right, rtol=0, atol=1e-5)
+            # float32 passes that add up in another order: each, and SDPA's own, is up to 8e-6 from float64 here
+            np.testing.assert_allclose(left, right, rtol=0, atol=2e-5)
 
 
 @pytest.mark.parametrize("kind", ["llada", "dream", "causal"])
