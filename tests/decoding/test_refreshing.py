@@ -44,7 +44,8 @@ def steps_of(model: Model, settings: Denoising, prompts: Any = PROMPTS) -> list[
 
 def test_every_rule_is_tried() -> None:
     assert {spec.partition(":")[0] for spec in EVERYTHING} == {spec.partition(":")[0] for spec in USUAL}
-    assert {spec.partition(":")[0] for spec in USUAL} == set(REFRESH_RULES)
+    own = {name for name, kind in REFRESH_RULES.items() if kind.__module__.startswith("sinkscope.")}
+    assert {spec.partition(":")[0] for spec in USUAL} == own  # other tests may have filed rules of their own
 
 
 @pytest.mark.parametrize("cache", EVERYTHING)
