@@ -56,3 +56,15 @@ def test_a_cell_is_found_where_versions_make_the_same_numbers(
             with pytest.warns(OtherVersionsWarning):
                 assert store.find(settings(**now)) == MEASURED
             assert store.find({**settings(), "model": {"name": "m", "weights": "other"}}) is None
+
+
+def test_cells_of_two_versions_stay_both_when_lines_are_put_in_order(tmp_path: Path) -> None:
+    """Where versions do not count, two lines have one name."""
+    older, newer = settings(), settings(torch="2.14.0")
+    with open_cells(tmp_path, FORM, resume=False) as store:
+        for one in (older, newer):
+            store.add(one, MEASURED)
+    before = (tmp_path / "cells.jsonl").read_bytes()
+    with open_cells(tmp_path, FORM, resume=True, other_versions=True) as store:
+        store.settle([newer])
+    assert (tmp_path / "cells.jsonl").read_bytes() == before

@@ -124,10 +124,9 @@ class CellStore(Generic[C]):
         if not isinstance(self._folder, Address):
             place = {self._key(settings): number for number, settings in enumerate(order)}
             lines = _lines(self._folder, NAME)
-            keys = [self._key_of(line) for line in lines]
-            own = iter(sorted((key for key in keys if key in place), key=place.__getitem__))
-            by_key = dict(zip(keys, lines, strict=True))
-            ordered = [by_key[next(own)] if key in place else line for key, line in zip(keys, lines, strict=True)]
+            told = [(place.get(self._key_of(line)), line) for line in lines]
+            own = iter(sorted((one for one in told if one[0] is not None), key=lambda one: one[0] or 0))
+            ordered = [line if number is None else next(own)[1] for number, line in told]
             _change(self._folder, NAME, lines, ordered)
         lines = _lines(self._folder, FAILED)
         last = {self._key_of(line): line for line in lines}

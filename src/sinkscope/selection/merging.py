@@ -28,10 +28,9 @@ class Evit(ClsAttentionSelector):
         attention = at.attention.by_class.masked_fill(~at.there, 0)
         last = attention.masked_fill(~keep, torch.inf).argmin(-1, keepdim=True)  # (batch, 1)
         fused = at.there & ~keep
-        fused |= fused.any(-1, keepdim=True) & torch.zeros_like(keep).scatter(1, last, value=True)
-        weights = attention * fused  # (batch, patch)
-        one = (weights.unsqueeze(-1) * at.patches).sum(1, keepdim=True)
         place = torch.zeros_like(keep).scatter(1, last, fused.any(-1, keepdim=True))
+        weights = attention * (fused | place)  # (batch, patch)
+        one = (weights.unsqueeze(-1) * at.patches).sum(1, keepdim=True)
         return Merged(patches=torch.where(place.unsqueeze(-1), one, at.patches), sizes=None)
 
 
