@@ -287,7 +287,6 @@ def open_model(
     attention_block_length: int | None = None,
 ) -> Model:
     """Load a model as the options say."""
-    import sinkscope.attention  # noqa: F401  (registers the attention function that models are loaded with)
     from sinkscope.families import load_model
 
     return load_model(
