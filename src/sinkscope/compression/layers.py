@@ -165,7 +165,7 @@ class GrowingHolding:
         if self.contents is None:
             self.seeds = _seeds_for(keys.shape[0], self.seeds)
             # The network's own tensors may be views of larger ones.
-            keys, values = keys.clone(), values.clone()
+            keys, values = (one.clone(memory_format=torch.contiguous_format) for one in (keys, values))
         elif keys.shape[0] != len(self.seeds):
             raise UserError(
                 f"the cache holds {len(self.seeds)} rows, {keys.shape[0]} came; make one with as many seeds, one a row"
@@ -232,12 +232,14 @@ class GrowingHolding:
         assert self.pending is not None
         keys, values = self.pending
         batch, first, before = keys.shape[0], self.before, self.contents
-        real = torch.ones(batch, queries, dtype=torch.bool, device=keys.device)
-        if mask is not None:
+        columns = torch.arange(first, first + queries, device=keys.device, dtype=torch.int32).view(1, 1, -1)
+        if mask is None:
+            real = torch.ones(batch, queries, dtype=torch.bool, device=keys.device)
+            columns = columns.repeat(batch, 1, 1)
+        else:
             real = newest_real(mask, first, queries).expand(batch, -1)
+            columns = torch.where(real.unsqueeze(1), columns, EMPTY)
             self._gaps = self._gaps or not bool(real.all())
-        columns = torch.arange(first, first + queries, device=keys.device, dtype=torch.int32)
-        columns = torch.where(real, columns, EMPTY).unsqueeze(1)
         if before is None:
             self.contents = Contents(keys=keys, values=values, columns=columns, real=real, prompt_length=real.sum(-1))
         else:
@@ -248,7 +250,7 @@ class GrowingHolding:
                 values=values,
                 columns=torch.cat([before.columns, columns.expand(-1, heads, -1)], dim=-1),
                 real=torch.cat([before.real, real], dim=-1),
-                prompt_length=before.prompt_length + real.sum(-1) * self.prompt_goes_on,
+                prompt_length=before.prompt_length + (real.sum(-1) if self.prompt_goes_on else 0),
                 received=None if before.received is None else torch.nn.functional.pad(before.received, (0, queries)),
             )
         self.pending, self.prompt_goes_on = None, False
