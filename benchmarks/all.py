@@ -2,6 +2,7 @@
 
     python benchmarks/all.py                        # half an hour at most on two idle cores
     python benchmarks/all.py --only masked selection
+    python benchmarks/all.py --kvpress ~/kvpress/bin/python      # an environment with kvpress 0.5.5, run beside ours
     python benchmarks/all.py --json figures.json    # the same as a file
 
 Ratios are medians of neighbouring runs in one process (`generations.py`), of processor time on one thread, with the
@@ -18,10 +19,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 import capture
+import compression
 import intervention
 import page_size
 import recording
@@ -64,40 +67,44 @@ def of_ratios(name: str, found: Ratios, aim: float, alternative: str = "") -> Fi
 
 
 def generations(
-    ways: dict[str, Way], aims: dict[str, float], length: int, other: str | None = None, dtype: str = "float32",
+    ways: dict[str, Way], aims: dict[str, tuple[float, str | None]], length: int, dtype: str = "float32",
     steps: int = 2, runs: int = 5,
 ) -> Iterator[Figure]:  # fmt: skip
-    """Whole generations over the first way; other: the way that a user would take instead."""
+    """Whole generations over the first way. aims: by name of a way, with the way that a user would take instead."""
     first = next(iter(ways))
-    chosen = {name: way for name, way in ways.items() if name in (first, other, *aims)}
+    wanted = {first, *aims, *(other for _, other in aims.values())}
+    chosen = {name: way for name, way in ways.items() if name in wanted}
     given = options(None, chosen, lengths=[length], dtypes=[dtype]).parse_args(
         ["--steps", str(steps), "--runs", str(runs)]
     )
     model = random_dlm(layers=8, width=512, heads=8, hidden=1536, dtype=getattr(torch, dtype))
     found = measure(given, model, chosen, length, 1)
-    beside = "" if other is None else f"{other}: {found[other].median:.2f}"
-    for name, aim in aims.items():
+    for name, (aim, other) in aims.items():
+        beside = "" if other is None else f"{other}: {found[other].median:.2f}"
         yield of_ratios(f"{name}, {dtype}, L {length}", found[name], aim, beside)
 
 
 def watched() -> Iterator[Figure]:
-    aims = {"watched": 1.10, "watched, by group": 1.12}
+    eager = "eager output_attentions"
+    aims: dict[str, tuple[float, str | None]] = {"watched": (1.10, eager), "watched, by group": (1.12, eager)}
     for length in (256, 1024, 2048):
-        yield from generations(capture.WAYS, aims, length, "eager output_attentions")
+        yield from generations(capture.WAYS, aims, length)
     for length in (256, 1024):
-        yield from generations(capture.WAYS, aims, length, "eager output_attentions", "bfloat16")
+        yield from generations(capture.WAYS, aims, length, "bfloat16")
 
 
 def masked() -> Iterator[Figure]:
-    aims = {"top-5": 1.12, "top-5, same step": 1.20, "top-5, clean copy": 2.1}
-    for length, runs in ((256, 5), (1024, 3)):
-        other = "top-5, additive masks and whole maps"
-        yield from generations(intervention.WAYS, aims, length, other, steps=6, runs=runs)
+    whole = "top-5, additive masks and whole maps"
+    aims: dict[str, tuple[float, str | None]] = {
+        "top-5": (1.12, whole), "top-5, same step": (1.20, whole), "top-5, clean copy": (2.1, "plain, two rows"),
+    }  # fmt: skip
+    for length, runs in ((256, 7), (1024, 5)):
+        yield from generations(intervention.WAYS, aims, length, steps=6, runs=runs)
 
 
 def recorded() -> Iterator[Figure]:
     ways = {"plain": generate, **recording.WAYS}
-    yield from generations(ways, {"recorded": 1.15}, 256, steps=32, runs=3)
+    yield from generations(ways, {"recorded": (1.15, None)}, 256, steps=32, runs=3)
 
 
 def caches() -> Iterator[Figure]:
@@ -113,7 +120,36 @@ def caches() -> Iterator[Figure]:
     for kind in ("prefix", "dual"):
         name = f"{kind} cache, half of its keys"
         ways = {"whole": cached(kind, None), name: cached(kind, Compress("key-norm", 0.5))}
-        yield from generations(ways, {name: 1.0}, 1024, runs=3)
+        yield from generations(ways, {name: (1.0, None)}, 1024, runs=5)
+
+
+def compressed(kvpress: str | None = None) -> Iterator[Figure]:
+    """An autoregressive cache that keeps half of its keys by their norm, over the same that keeps all."""
+    with tempfile.TemporaryDirectory() as folder:
+        sides = [compression.ours()]
+        if kvpress is not None:
+            sides.append(compression.of_kvpress(kvpress, compression.arguments().parse_args([]), folder))
+        whole, half = (compression.medians(sides, 2048, kept, 5) for kept in (1.0, 0.5))
+    ours, *theirs = zip(whole, half, strict=True)
+
+    def beside(name: str, unit: str) -> str:
+        shown = (f"kvpress: {_over(pair, name):.2f}, {getattr(pair[1], name):.3g} {unit}" for pair in theirs)
+        return next(shown, "kvpress: not measured (--kvpress)")
+
+    for name, words, unit, aim, least in (
+        ("read", "reading", "s", 1.05, False), ("decoded", "tokens/s", "a second", 1.0, True),
+    ):  # fmt: skip
+        value, there = _over(ours, name), f"here {getattr(ours[1], name):.3g}"
+        yield Figure(
+            f"half of 2,048 keys, {words} over all keys'", value, aim,
+            alternative=f"{beside(name, unit)}; {there}", least=least,
+        )  # fmt: skip
+
+
+def _over(pair: tuple[compression.Measured, compression.Measured], name: str) -> float:
+    """Half of the keys over all of them."""
+    whole, half = (float(getattr(one, name)) for one in pair)
+    return half / whole
 
 
 def selected() -> Iterator[Figure]:
@@ -130,7 +166,8 @@ def training() -> Iterator[Figure]:
     """Tokens a second of `train_twin`'s loop over those of the same network in a bare one."""
     kind, steps = find_kind("twin-ar"), 4
     recipe = Recipe(width=192, layers=6, heads=6, mlp_width=576)
-    bare = training_speed.Training(training_speed.PLAIN, kind, recipe, torch.device("cpu"))
+    same = training_speed.Way(half=recipe.precision == "bfloat16")
+    bare = training_speed.Training(same, kind, recipe, torch.device("cpu"))
     with tempfile.TemporaryDirectory() as folder:
         stepper = _prepare(kind, recipe, Path(folder), "cpu", None)
         ways: dict[str, Callable[[], object]] = {
@@ -194,9 +231,9 @@ def loading() -> Iterator[Figure]:
     yield Figure("smollm2-135m read again, s", taken[1], 5, alternative=f"unpacked by transformers: {taken[0]:.1f}")
 
 
-FIGURES: dict[str, Callable[[], Iterator[Figure]]] = {
-    "watched": watched, "masked": masked, "recorded": recorded, "caches": caches, "selection": selected,
-    "training": training, "analysis": analysis, "start": starting, "loading": loading,
+FIGURES: dict[str, Callable[..., Iterator[Figure]]] = {
+    "watched": watched, "masked": masked, "recorded": recorded, "caches": caches, "compressed": compressed,
+    "selection": selected, "training": training, "analysis": analysis, "start": starting, "loading": loading,
 }  # fmt: skip
 
 
@@ -204,11 +241,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=FIGURES, default=list(FIGURES))
     parser.add_argument("--json", type=Path, help="a file for the figures")
+    parser.add_argument("--kvpress", metavar="PYTHON", help="of an environment with kvpress 0.5.5")
     given = parser.parse_args()
+    groups: dict[str, Callable[[], Iterator[Figure]]] = {**FIGURES, "compressed": partial(compressed, given.kvpress)}
     torch.set_num_threads(1)
     found: list[Figure] = []
     for name in given.only:
-        for figure in FIGURES[name]():
+        for figure in groups[name]():
             found.append(figure)
             print(f"{figure.name}: {figure.value:.2f} (aim {figure.aim:g})", file=sys.stderr, flush=True)
     table = Table("", "figure", "lowest to highest", "aim", "", "alternative")

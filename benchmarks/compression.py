@@ -2,6 +2,7 @@
 
     python benchmarks/compression.py                                    # the table of docs/results/costs.md
     python benchmarks/compression.py --device cuda --dtype bfloat16 --layers 32 --width 4096 --heads 32 --kv-heads 8
+    python benchmarks/compression.py --contexts 2048 --kvpress ~/kvpress/bin/python    # beside kvpress' KnormPress
 
 Every run is a process of its own: a random autoregressive network reads a context, keys are dropped from it, and 32
 tokens are generated after it. At 1 the cache is transformers' own `DynamicCache`. Printed are medians over the runs,
@@ -13,6 +14,9 @@ and each against that full cache:
   run of its own, in which the C library gives freed memory back to the system at once);
 - decoded: tokens a second, after the context was read.
 
+With --kvpress, the Python of an environment with kvpress (0.5.5 takes transformers 5.2), each row is followed by the
+same of its press on the same weights; the runs take turns.
+
 Where it misleads: the context is read whole before anything is dropped of its layer, so the peak falls by less than the
 cache does. On a CPU a step copies the whole cache to append a key, in either cache, which is most of what is saved
 there.
@@ -23,9 +27,11 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -60,7 +66,8 @@ class Measured:
 
 
 def causal_model(given: argparse.Namespace) -> Model:
-    """A random autoregressive network."""
+    """A random autoregressive network, the same in every process."""
+    torch.manual_seed(0)
     made = random_dlm(
         layers=given.layers, width=given.width, heads=given.heads, kv_heads=given.kv_heads,
         dtype=getattr(torch, given.dtype), device=given.device,
@@ -114,25 +121,52 @@ def _now(model: Model) -> float:
     return time.perf_counter()
 
 
-def medians(context: int, ratio: float, runs: int) -> Measured:
-    """Of so many processes; the peak is that of one more, in which freed memory goes back to the system at once."""
-    found = [_in_a_process(context, ratio, {}) for _ in range(runs)]
-    middle = {name: median(getattr(one, name) for one in found) for name in vars(found[0])}
-    peak = _in_a_process(context, ratio, {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}).peak
-    return Measured(**{**middle, "peak": peak})
+_FREED_AT_ONCE = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 
 
-def _in_a_process(context: int, ratio: float, environment: dict[str, str]) -> Measured:
-    command = [sys.executable, __file__, *sys.argv[1:], "--one", str(context), str(ratio)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, **environment})
-    return Measured(**json.loads(done.stdout.splitlines()[-1]))
+@dataclass(frozen=True)
+class Side:
+    """Runs of one side, each a process of its own: `command` and then a context and the share kept."""
+
+    name: str
+    command: tuple[str, ...]
+
+    def run(self, context: int, ratio: float, environment: dict[str, str]) -> Measured:
+        command = [*self.command, str(context), str(ratio)]
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
+        if done.returncode:
+            raise SystemExit(f"{self.name} failed:\n{done.stderr[-2000:]}")
+        return Measured(**json.loads(done.stdout.splitlines()[-1]))
 
 
-def shown(ratio: float, one: Measured, full: Measured) -> Sequence[str]:
+def ours(*options: str) -> Side:
+    return Side("sinkscope", (sys.executable, __file__, *options, "--one"))
+
+
+def of_kvpress(python: str, given: argparse.Namespace, folder: str) -> Side:
+    """The other side, on the weights of `given`, which are saved in the folder first."""
+    causal_model(given).network.save_pretrained(folder)
+    script = Path(__file__).with_name("kvpress_times.py")
+    return Side("kvpress", (str(Path(python).expanduser()), str(script), folder))
+
+
+def medians(sides: Sequence[Side], context: int, ratio: float, runs: int) -> list[Measured]:
+    """Of so many processes of each side, in turns; the peak is that of one more, in which freed memory goes back to the
+    system at once."""
+    turns = [[side.run(context, ratio, {}) for side in sides] for _ in range(runs)]
+    found = [
+        Measured(**{one.name: median(getattr(run, one.name) for run in of_side) for one in fields(Measured)})
+        for of_side in zip(*turns, strict=True)
+    ]
+    peaks = [side.run(context, ratio, _FREED_AT_ONCE).peak for side in sides]
+    return [replace(one, peak=peak) for one, peak in zip(found, peaks, strict=True)]
+
+
+def shown(name: str, one: Measured, full: Measured) -> Sequence[str]:
     """A row, each number against the full cache."""
     mib = 1024 * 1024
     return [
-        f"{ratio:g}",
+        name,
         f"{one.read:.2f} s (x {one.read / full.read:.2f})",
         f"{one.cache / mib:.2f} MiB (x {one.cache / full.cache:.3f})",
         f"{one.peak / mib:.0f} MiB (x {one.peak / full.peak:.2f})",
@@ -140,8 +174,8 @@ def shown(ratio: float, one: Measured, full: Measured) -> Sequence[str]:
     ]
 
 
-def main() -> None:
-    """Measure all, or one for the process that asked."""
+def arguments() -> argparse.ArgumentParser:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--width", type=int, default=256)
@@ -152,21 +186,36 @@ def main() -> None:
     parser.add_argument("--scorer", default="key-norm")
     parser.add_argument("--contexts", type=int, nargs="+", default=CONTEXTS)
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--kvpress", metavar="PYTHON", help="of an environment with kvpress")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
-    given = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    """Measure all, or one for the process that asked."""
+    given = arguments().parse_args()
     torch.set_num_threads(1)
     if given.one is not None:
         print(json.dumps(asdict(measure(given, int(given.one[0]), float(given.one[1])))))
         return
-    console = Console(width=120)
-    for context in given.contexts:
-        table = Table(
-            "kept", "read", "cache", "peak", "decoded", title=f"context {context}, {given.scorer}, {given.runs} runs"
-        )
-        full = medians(context, RATIOS[0], given.runs)
-        for ratio in RATIOS:
-            table.add_row(*shown(ratio, full if ratio == 1 else medians(context, ratio, given.runs), full))
-        console.print(table)
+    with tempfile.TemporaryDirectory() as folder:
+        sides = [ours(*sys.argv[1:])]
+        if given.kvpress is not None:
+            sides.append(of_kvpress(given.kvpress, given, folder))
+        for context in given.contexts:
+            print_table(given, sides, context)
+
+
+def print_table(given: argparse.Namespace, sides: Sequence[Side], context: int) -> None:
+    """One context, each share kept against our full cache."""
+    title = f"context {context}, {given.scorer}, {given.runs} runs"
+    table = Table("kept", "read", "cache", "peak", "decoded", title=title)
+    full: Measured | None = None
+    for ratio in RATIOS:
+        for side, one in zip(sides, medians(sides, context, ratio, given.runs), strict=True):
+            full = full or one
+            table.add_row(*shown(f"{ratio:g}" if side is sides[0] else side.name, one, full))
+    Console(width=120).print(table)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,11 @@ def masked(masking: MaskSinks) -> Way:
     return way
 
 
+def two_rows(model: Model, prompts: torch.Tensor, settings: Denoising) -> None:
+    """The prompts twice, plainly: what a clean copy costs at least."""
+    generate(model, torch.cat([prompts, prompts]), settings)
+
+
 def additive(model: Model, prompts: torch.Tensor, settings: Denoising) -> None:
     """Whole maps and an additive mask from the step before, 5 keys."""
     with _additive_attention(model, 5):
@@ -72,6 +77,7 @@ WAYS: dict[str, Way] = {
     "top-5, same step": masked(MaskSinks(5, detect="same")),
     "top-5, clean copy": masked(MaskSinks(5, detect_from="clean")),
     "top-5, additive masks and whole maps": additive,
+    "plain, two rows": two_rows,
 }
 
 
