@@ -173,7 +173,8 @@ def test_beside_a_strong_sink_no_digits_are_lost(gap: float) -> None:
         one[:, query] = 1
         cutter = Fixed(Cut(keys=lost), one)
         attend(attention, cutter, never, None)
-        assert cutter.received is not None
+        assert cutter.received is not None and cutter.removed is not None
+        torch.testing.assert_close(cutter.removed.double(), expected.removed, rtol=1e-5, atol=0)
         # Beside a gap of 200, scores of float32 are off by about 2e-5, and so are probabilities, relatively.
         torch.testing.assert_close(cutter.received.double(), expected.under[:, :, query], rtol=1e-4, atol=0)
 
