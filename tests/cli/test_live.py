@@ -130,7 +130,7 @@ def test_a_chat_goes_through_the_checkpoints_template(
     given: list[object] = []
     assert model.tokenizer is not None
     template = "{% for m in messages %}{{ 'A ' if m.role == 'user' else 'B ' }}{{ m.content }} {% endfor %}i"
-    monkeypatch.setattr("sinkscope.cli.chat.open_model", lambda *_: model)
+    monkeypatch.setattr("sinkscope.families.load_model", lambda *_, **__: model)
     monkeypatch.setattr(model.tokenizer, "chat_template", template)
     real = generate
 

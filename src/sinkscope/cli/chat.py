@@ -20,15 +20,10 @@ from sinkscope.cli.groups import add_command
 from sinkscope.cli.keys_options import OneMasking, masked_line
 from sinkscope.cli.live import Live, Speed, live_view
 from sinkscope.cli.options import (
-    AttentionBlockLength,
     DecodingOptions,
-    Device,
-    Dtype,
     Json,
-    MaskTokenId,
     ModelName,
-    Revision,
-    open_model,
+    OpeningOptions,
 )
 from sinkscope.errors import UserError, one_line
 
@@ -50,19 +45,17 @@ def _chat(
     model_name: ModelName,
     decoding: DecodingOptions,
     masking: OneMasking,
+    opening: OpeningOptions,
     system: Annotated[str | None, typer.Option(metavar="TEXT", help="A first message of the role system.")] = None,
     plain: Annotated[bool, typer.Option("--plain", help="Go on with plain text, without a chat template.")] = False,
     live: Live = False,
-    dtype: Dtype = None,
-    device: Device = None,
-    revision: Revision = None,
-    mask_token_id: MaskTokenId = None,
-    attention_block_length: AttentionBlockLength = None,
     as_json: Json = False,
 ) -> None:
     """Talk with a model, a line a turn; /reset forgets what was said, /quit ends it."""
+    from sinkscope.families import load_model
+
     intervention = masking.intervention()
-    model = open_model(model_name, dtype, device, revision, mask_token_id, attention_block_length)
+    model = load_model(model_name, **opening.loading())
     talk = _Talk(model, decoding.settings_for(model), intervention, system, plain)
     with live_view(model, shown=live and not as_json) as view:
         for line in _lines(as_json):

@@ -27,16 +27,14 @@ from sinkscope.cli.groups import OptionGroup, add_command, option_name
 from sinkscope.cli.keys_options import MaskingOptions, OneDropping, OneMasking, VariedDropping, VariedMasking
 from sinkscope.cli.options import (
     MOST,
-    AttentionBlockLength,
     BatchSize,
-    Device,
-    Dtype,
     Json,
     KeepingOptions,
-    MaskTokenId,
     ModelNames,
-    Revision,
+    Names,
+    SpreadOptions,
     limit_option,
+    many,
     names,
     numbers,
     whole_numbers,
@@ -84,8 +82,8 @@ class MeasuredOptions(OptionGroup):
             min=1, max=MOST, help=f"Tokens of a text read together; {WINDOW} if left out. 4/5 of them are the context."
         ),
     ] = None
-    lengths: Annotated[list[str] | None, typer.Option(metavar="256,...", help="Of needle's texts, in tokens.")] = None
-    depths: Annotated[list[str] | None, typer.Option(metavar="0,0.5,1", help="Where the needle is, 0 first.")] = None
+    lengths: Annotated[Names, many("256,...", "Of needle's texts, in tokens.")] = None
+    depths: Annotated[Names, many("0,0.5,1", "Where the needle is, 0 first.")] = None
     cache: Annotated[
         str | None,
         typer.Option(
@@ -162,27 +160,6 @@ class MeasuredOptions(OptionGroup):
                 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class OpeningOptions(OptionGroup):
-    """How the models are loaded."""
-
-    panel: ClassVar[str] = "How models are loaded"
-
-    dtype: Dtype = None
-    device: Device = None
-    revision: Revision = None
-    mask_token_id: MaskTokenId = None
-    attention_block_length: AttentionBlockLength = None
-    device_map: Annotated[
-        str | None, typer.Option(help="Spread each model over the GPUs that there are: auto, balanced ...")
-    ] = None
-
-    def loading(self) -> dict[str, Any]:
-        """What `load_model` is given."""
-        given = dict(vars(self))
-        return {"block_length": given.pop("attention_block_length"), **given}
-
-
 def add_to(app: typer.Typer) -> None:
     """Add the commands."""
     add_command(app, "ablate", _ablate)
@@ -196,7 +173,7 @@ def _ablate(
     dropping: OneDropping,
     measured: MeasuredOptions,
     keeping: KeepingOptions,
-    opening: OpeningOptions,
+    opening: SpreadOptions,
     place: WorkerOptions,
     as_json: Json = False,
 ) -> None:
@@ -217,7 +194,7 @@ def _compress(
     masking: OneMasking,
     measured: MeasuredOptions,
     keeping: KeepingOptions,
-    opening: OpeningOptions,
+    opening: SpreadOptions,
     place: WorkerOptions,
     as_json: Json = False,
 ) -> None:
@@ -256,7 +233,7 @@ def _run(
     measured: MeasuredOptions,
     options: MeasureOptions,
     keeping: KeepingOptions,
-    opening: OpeningOptions,
+    opening: SpreadOptions,
     place: WorkerOptions,
     saying: _Saying,
 ) -> None:

@@ -12,7 +12,7 @@ import typer
 from sinkscope.cli import console
 from sinkscope.cli.choices import MODES, SELECTORS, check_names
 from sinkscope.cli.groups import add_command
-from sinkscope.cli.options import MOST, Device, Json, names, numbers
+from sinkscope.cli.options import MOST, Device, Json, Names, many, names, numbers
 from sinkscope.cli.select.opening import (
     DataOptions,
     OneModel,
@@ -40,14 +40,8 @@ def add_to(app: typer.Typer) -> None:
 def _maps(
     pictures_from: DataOptions,
     model: OneModel = None,
-    alpha: Annotated[
-        list[str] | None,
-        typer.Option(metavar="0.1,...", help="Shares of the patches, a column each; 0.1,0.3,0.5 if left out."),
-    ] = None,
-    selector: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME,...", help=f"Who chooses: {', '.join(SELECTORS)}; gates if left out."),
-    ] = None,
+    alpha: Annotated[Names, many("0.1,...", "Shares of the patches, a column each; 0.1,0.3,0.5 if left out.")] = None,
+    selector: Annotated[Names, many("NAME,...", f"Who chooses: {', '.join(SELECTORS)}; gates if left out.")] = None,
     mode: Annotated[
         str | None, typer.Option(help=f"How the gates keep the budget: {', '.join(MODES)}; as trained.")
     ] = None,
