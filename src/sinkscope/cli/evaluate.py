@@ -12,7 +12,18 @@ from sinkscope.cli import console
 from sinkscope.cli.choices import CHAIN_TASKS, LITTLE, MAX_EXAMPLE_TOKENS, TASKS, check_names
 from sinkscope.cli.console import origin
 from sinkscope.cli.groups import add_command
-from sinkscope.cli.options import MOST, BatchSize, Examples, Json, ModelName, Names, OpeningOptions, Seed, many, names
+from sinkscope.cli.options import (
+    BatchSize,
+    Examples,
+    Json,
+    ModelName,
+    Names,
+    OpeningOptions,
+    Seed,
+    many,
+    names,
+    positive,
+)
 from sinkscope.cli.workers import WorkerOptions
 from sinkscope.errors import UserError
 from sinkscope.workers import Job
@@ -35,9 +46,7 @@ def _evaluate(
     task: Annotated[Names, many("NAME,...", f"{', '.join(TASKS)}, its own language's if left out.")] = None,
     limit: Examples = 1000,
     seed: Seed = 0,
-    max_example_tokens: Annotated[
-        int, typer.Option(min=1, max=MOST, help="Tokens that an example's text may take.")
-    ] = MAX_EXAMPLE_TOKENS,
+    max_example_tokens: Annotated[int, positive("Tokens that an example's text may take.")] = MAX_EXAMPLE_TOKENS,
     batch_size: BatchSize = 64,
     as_json: Json = False,
 ) -> None:

@@ -26,7 +26,6 @@ from sinkscope.cli.grids import (
 from sinkscope.cli.groups import OptionGroup, add_command, option_name
 from sinkscope.cli.keys_options import MaskingOptions, OneDropping, OneMasking, VariedDropping, VariedMasking
 from sinkscope.cli.options import (
-    MOST,
     BatchSize,
     Json,
     KeepingOptions,
@@ -37,12 +36,13 @@ from sinkscope.cli.options import (
     many,
     names,
     numbers,
+    positive,
+    seed_of,
     whole_numbers,
 )
 from sinkscope.cli.workers import WorkerOptions
 from sinkscope.discovery import is_filed
 from sinkscope.errors import UserError
-from sinkscope.seeds import MOST_SEED
 
 if TYPE_CHECKING:
     from sinkscope.evaluation import MeasureOptions
@@ -66,21 +66,15 @@ class MeasuredOptions(OptionGroup):
 
     task: Tasks
     limit: Annotated[int, limit_option("Examples of each task.")] = 200
-    seed: Annotated[int | None, typer.Option(min=0, max=MOST_SEED, help="Seed of the examples; 0 if left out.")] = None
+    seed: Annotated[int | None, seed_of("Seed of the examples; 0 if left out.")] = None
     max_example_tokens: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=MOST, help=f"Tokens that an example's text may take; {MAX_EXAMPLE_TOKENS} if left out."
-        ),
+        int | None, positive(f"Tokens that an example's text may take; {MAX_EXAMPLE_TOKENS} if left out.")
     ] = None
     texts: Annotated[
         str | None, typer.Option(help="Texts of perplexity and infilling: little, prose, reactions, or a FILE.")
     ] = None
     window: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=MOST, help=f"Tokens of a text read together; {WINDOW} if left out. 4/5 of them are the context."
-        ),
+        int | None, positive(f"Tokens of a text read together; {WINDOW} if left out. 4/5 of them are the context.")
     ] = None
     lengths: Annotated[Names, many("256,...", "Of needle's texts, in tokens.")] = None
     depths: Annotated[Names, many("0,0.5,1", "Where the needle is, 0 first.")] = None
@@ -90,9 +84,7 @@ class MeasuredOptions(OptionGroup):
             help=f"A diffusion model's block cache where keys are dropped: {' or '.join(CACHES)}; {_CACHE} if left out."
         ),
     ] = None
-    block_length: Annotated[
-        int | None, typer.Option(min=1, max=MOST, help="Of a diffusion model's blocks, where keys are dropped.")
-    ] = None
+    block_length: Annotated[int | None, positive("Of a diffusion model's blocks, where keys are dropped.")] = None
     batch_size: BatchSize = 16
 
     def __post_init__(self) -> None:

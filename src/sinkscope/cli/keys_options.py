@@ -29,9 +29,8 @@ from sinkscope.cli.choices import (
     check_specs,
 )
 from sinkscope.cli.groups import OptionGroup, option_name
-from sinkscope.cli.options import MOST, Names, many, names, numbers, whole_numbers
+from sinkscope.cli.options import MOST, Names, many, names, numbers, positive, seed_of, whole_numbers
 from sinkscope.errors import UserError
-from sinkscope.seeds import MOST_SEED
 
 if TYPE_CHECKING:
     from sinkscope.compression import Compress
@@ -86,9 +85,7 @@ class MaskingOptions(OptionGroup):
     mask_heads: Annotated[Names, many("0,5,...", "Heads to mask; all.")] = None
     mask_queries: Annotated[Names, many("NAME,...", f"Queries that lose the keys: {', '.join(GROUPS)}.")] = None
     mask_classes: Annotated[Names, many("NAME,...", f"Token classes that are masked: {', '.join(CLASSES)}.")] = None
-    mask_seed: Annotated[
-        int, typer.Option(min=0, max=MOST_SEED, help="Seed of the controls' draws, and of the text resampled.")
-    ] = 0
+    mask_seed: Annotated[int, seed_of("Seed of the controls' draws, and of the text resampled.")] = 0
 
     def __post_init__(self) -> None:
         check_names("--detect", [self.detect], DETECT)
@@ -186,9 +183,7 @@ class VariedMasking(OptionGroup):
     control: Annotated[
         Names, many("NAME,...", f"Controls, or none: {', '.join(CONTROLS)}; {_CONTROLS[0]} if left out.")
     ] = None
-    draws: Annotated[
-        int | None, typer.Option(min=1, max=MOST, help="Draws of every random control; 1 if left out.")
-    ] = None
+    draws: Annotated[int | None, positive("Draws of every random control; 1 if left out.")] = None
 
     def __post_init__(self) -> None:
         check_names("control", self._controls, CONTROLS)
@@ -228,9 +223,7 @@ class WhenOptions(OptionGroup):
     panel: ClassVar[str] = "What is dropped"
 
     when: Annotated[str | None, typer.Option(help=f"{_WHEN}. The first that fits.")] = None
-    prune_after: Annotated[
-        int | None, typer.Option(min=1, max=MOST, help="Keys that may pile up before a layer is cut (--when decode).")
-    ] = None
+    prune_after: Annotated[int | None, positive("Keys that may pile up before a layer is cut (--when decode).")] = None
     protect_first: Annotated[int, typer.Option(min=0, max=MOST, help="First tokens that always stay.")] = 0
     protect_recent: Annotated[int, typer.Option(min=0, max=MOST, help="Latest tokens that always stay.")] = 0
 
@@ -268,10 +261,8 @@ class VariedDropping(WhenOptions):
     skip_layers: Annotated[
         Names, many("0,1|none", "A set of layers that keep all keys; repeated, each set is run.")
     ] = None
-    draws: Annotated[int | None, typer.Option(min=1, max=MOST, help="Draws of random keys; 1 if left out.")] = None
-    drop_seed: Annotated[int | None, typer.Option(min=0, max=MOST_SEED, help="Seed of random keys; 0 if left out.")] = (
-        None
-    )
+    draws: Annotated[int | None, positive("Draws of random keys; 1 if left out.")] = None
+    drop_seed: Annotated[int | None, seed_of("Seed of random keys; 0 if left out.")] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -26,7 +26,6 @@ from sinkscope.cli.choices import (
 from sinkscope.cli.grids import Findings, grid_progress, laying_out, print_findings, write_findings
 from sinkscope.cli.groups import OptionGroup, add_command
 from sinkscope.cli.options import (
-    MOST,
     BatchSize,
     Device,
     Json,
@@ -36,6 +35,8 @@ from sinkscope.cli.options import (
     many,
     names,
     numbers,
+    positive,
+    seed_of,
     several,
 )
 from sinkscope.cli.select.opening import (
@@ -50,7 +51,6 @@ from sinkscope.cli.select.opening import (
 )
 from sinkscope.cli.workers import WorkerOptions
 from sinkscope.errors import UserError
-from sinkscope.seeds import MOST_SEED
 
 if TYPE_CHECKING:
     from sinkscope.experiments.patches import PatchGrid
@@ -90,8 +90,8 @@ class SendingOptions(OptionGroup):
         Names, many("NAME,...", f"{', '.join(CHANNELS)}; parameters as in erasure:loss=0.2. {_CHANNEL} if left out.")
     ] = None
     mode: Annotated[Names, many("NAME,...", f"How the gates keep the budget: {', '.join(MODES)}; as trained.")] = None
-    draws: Annotated[int, typer.Option(min=1, max=MOST, help="Draws of random patches and of noise.")] = 1
-    seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="Of random patches and of noise.")] = 0
+    draws: Annotated[int, positive("Draws of random patches and of noise.")] = 1
+    seed: Annotated[int, seed_of("Of random patches and of noise.")] = 0
 
     def __post_init__(self) -> None:
         check_names("selector", names("--selector", self.selector), SELECTORS)
