@@ -45,7 +45,7 @@ from sinkscope.compression import Compress
 from sinkscope.decoding import Decoding
 from sinkscope.decoding.autoregressive import decode_canvas
 from sinkscope.decoding.canvas import after_prefix, lay_out
-from sinkscope.decoding.forward import Forward
+from sinkscope.decoding.forward import Feed, Forward
 from sinkscope.evaluation.cache_stats import bytes_of, peak_memory
 from sinkscope.families import Model
 
@@ -98,7 +98,7 @@ def _run(model: Model, tokens: list[int], ratio: float, scorer: str) -> tuple[fl
     start = _now(model)
     with torch.no_grad():
         Forward(model, context)(
-            context.tokens, (0, length), (length - 1, length), torch.zeros_like(context.tokens), cache
+            Feed(context.tokens, (0, length), (length - 1, length), torch.zeros_like(context.tokens), cache)
         )
     read = _now(model) - start
     layers: list[Any] = list(cache.layers)

@@ -33,7 +33,7 @@ ORDER = (
     "report",
     "cli",
 )
-EVERYWHERE = {"addresses", "discovery", "errors", "files", "intervals", "ordering", "seeds", "versions"}
+EVERYWHERE = {"addresses", "discovery", "errors", "files", "intervals", "ordering", "records", "seeds", "versions"}
 MODULES = sorted(SOURCE.rglob("*.py"))
 TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in MODULES}
 NAMED = {str(path.relative_to(SOURCE)): path for path in MODULES}

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from cli_runs import Command
+from cli_runs import Command, strict_json
 from rich.console import Console
 
 from sinkscope.attention import watch
@@ -130,7 +130,7 @@ def test_a_chat_goes_through_the_checkpoints_template(
     given: list[object] = []
     assert model.tokenizer is not None
     template = "{% for m in messages %}{{ 'A ' if m.role == 'user' else 'B ' }}{{ m.content }} {% endfor %}i"
-    monkeypatch.setattr("sinkscope.cli.chat.open_model", lambda *_: model)
+    monkeypatch.setattr("sinkscope.families.load_model", lambda *_, **__: model)
     monkeypatch.setattr(model.tokenizer, "chat_template", template)
     real = generate
 
@@ -165,3 +165,27 @@ def test_chats_that_are_refused(
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("A\n"))
     assert message in sinkscope("chat", *arguments, "--device", "cpu").mistake
+
+
+def test_turns_before_a_mistake_are_told(sinkscope: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"i C A\n{'B ' * 2000}\nB 1\n"))
+    done = sinkscope("chat", "chain-ar", "--plain", "--max-new-tokens", 3, "--device", "cpu", "--json")
+    assert "the context is" in done.mistake
+    found = strict_json(done.out)
+    assert [one["said"] for one in found["turns"]] == ["i C A"]
+    assert found["model"]["name"] == "chain-ar" and found["turns"][0]["speed"]["tokens"] == 3
+
+
+def test_turns_before_an_interrupt_are_told(sinkscope: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = iter(["i C A\n"])
+
+    def line() -> str:
+        try:
+            return next(lines)
+        except StopIteration:
+            raise KeyboardInterrupt from None
+
+    monkeypatch.setattr("sys.stdin.readline", line)
+    done = sinkscope("chat", "chain-ar", "--plain", "--max-new-tokens", 3, "--device", "cpu", "--json")
+    assert done.code == 130
+    assert [one["said"] for one in strict_json(done.out)["turns"]] == ["i C A"]

@@ -89,6 +89,8 @@ def test_caches_stand_beside_one_another(twin_folders: dict[str, Path], tmp_path
     caches = ("none", "dual", "dkv:refresh=1", "elastic:window=2")
     cells = grid_of(model, scorers=(), caches=caches)(out=tmp_path / "grid")
     assert [one.condition.scorer for one in cells] == [WHOLE, *(f"cache {name}" for name in caches)]
+    line = TABLES.settings_line(records(cells))
+    assert line.startswith("decoding: cache dual, none, dkv:refresh=1 and elastic:window=2, block length")
     assert [one.condition for one in read_evictions(tmp_path / "grid")] == [one.condition for one in cells]
     _, exact_run, dual, whole, elastic = (one.stats for one in cells)
     assert cells[3].outcome.score == cells[1].outcome.score

@@ -67,6 +67,13 @@ def test_the_line_below_a_table_says_what_was_set() -> None:
     )
 
 
+def test_values_that_differ_in_a_table_are_listed() -> None:
+    for sizes, listed in (((7, 7), "7"), ((7, 5), "7 and 5"), ((7, 5, 3, 7), "7, 5 and 3")):
+        [cell] = records(masking_cells(HALF, {}, TAKEN, masking=MASKING))[:1]
+        made = [{**cell, "batch_size": size} for size in sizes]
+        assert f"max example tokens 29, batch size {listed}; run:" in TABLES.settings_line(made)
+
+
 def test_low_scores_and_other_tables() -> None:
     low = Outcome(np.array([2.0, 3.0]), np.array([1.0, 1.0]), exact=False)
     made = records(masking_cells(low, {"lowest": [low]}, better="low"))

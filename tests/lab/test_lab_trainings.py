@@ -2,8 +2,9 @@
 
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -198,6 +199,22 @@ def test_writing_is_scored_by_the_chain_itself(writer: Model) -> None:
 def test_writing_asks_for_a_model_of_chains(twin_folders: dict[str, Path]) -> None:
     with pytest.raises(UserError, match="learnt no chains"):
         find_measure("chain-writing", MeasureOptions())(load_model(twin_folders["twin-ar"]))
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"share": "half"}, r"share got 'half', wanted a number such as 0\.5"),
+        ({"seed": 1.0}, r"seed got 1\.0, wanted a whole number such as 1"),
+        ({"noise": 2}, r"noise must lie between 0 and 1, got 2\.0"),
+        ({"others": 1}, r"the fields back, recall, .* were wanted"),
+    ],
+)
+def test_chains_that_cannot_be_are_told_with_their_model(writer: Model, changed: dict[str, object], said: str) -> None:
+    told = {"sinkscope": {"chains": {**asdict(Chains()), **changed}}}
+    model = replace(writer, network=SimpleNamespace(config=SimpleNamespace(**told)))  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=rf"{model.name}: config\.json tells of chains .* \({said}\); write the folder"):
+        learnt_chains(model)
 
 
 def test_the_recipe_of_an_exported_network_makes_it_again(kept: Path) -> None:

@@ -24,6 +24,7 @@ from sinkscope.trace import (
     Recording,
     Trace,
     begun,
+    check_output,
     checked,
     named,
     open_trace,
@@ -210,6 +211,9 @@ def test_what_is_wrong_with_a_shard_is_told_in_one_line(
     harm(shards)
     with pytest.raises(UserError, match=message):
         open_trace(shards)
+    if mistake in ("torn", "gone"):
+        with pytest.raises(UserError, match=r"holds samples, but .*zarr\.json, .* is missing or damaged: restore the"):
+            check_output(shards, resume=True, overwrite=False)
     assert command(["sinks", str(shards)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
 

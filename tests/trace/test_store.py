@@ -32,7 +32,7 @@ from sinkscope.trace.attributes import first_difference
 from sinkscope.trace.groups import sample_folder, write_group
 from sinkscope.trace.layout import Counts, Maps, Statistics, plan_layout
 from sinkscope.trace.reading import open_trace
-from sinkscope.trace.store import TraceStore
+from sinkscope.trace.store import TraceStore, check_output
 
 FEW = settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 LAYOUT = plan_layout(COUNTS, STATISTICS)
@@ -262,6 +262,23 @@ def test_resume_needs_a_trace_of_this_format(tmp_path: Path) -> None:
     write_group(tmp_path / "t", {"sinkscope": {"format_version": 1}})
     with pytest.raises(UserError, match="has format_version 1, this sinkscope knows 2"):
         TraceStore.resume(tmp_path / "t", ATTRS)
+
+
+@pytest.mark.parametrize("torn", [True, False])
+def test_samples_without_the_description_of_their_run_are_told_of(tmp_path: Path, unbroken: Path, torn: bool) -> None:
+    path = tmp_path / "t"
+    shutil.copytree(unbroken, path)
+    described = (path / "zarr.json").read_text()
+    (path / "zarr.json").write_text(described[:-9]) if torn else (path / "zarr.json").unlink()
+    lost = r"t holds samples, but .*zarr\.json, which describes their run, is missing or damaged: restore the file"
+    for ask in (lambda: TraceStore.resume(path, ATTRS), lambda: check_output(path, resume=True, overwrite=False)):
+        with pytest.raises(UserError, match=f"{lost} from a copy to go on, or record to another --out"):
+            ask()
+    with pytest.raises(UserError, match=lost):
+        open_trace(path)
+    (path / "zarr.json").write_text(described)
+    with TraceStore.resume(path, ATTRS) as store:
+        assert store.complete_ids() == {"id-0", "id-1"}
 
 
 def test_complete_samples_are_not_written_again(tmp_path: Path, unbroken: Path) -> None:

@@ -20,15 +20,10 @@ from sinkscope.cli.groups import add_command
 from sinkscope.cli.keys_options import OneMasking, masked_line
 from sinkscope.cli.live import Live, Speed, live_view
 from sinkscope.cli.options import (
-    AttentionBlockLength,
     DecodingOptions,
-    Device,
-    Dtype,
     Json,
-    MaskTokenId,
     ModelName,
-    Revision,
-    open_model,
+    OpeningOptions,
 )
 from sinkscope.errors import UserError, one_line
 
@@ -50,21 +45,32 @@ def _chat(
     model_name: ModelName,
     decoding: DecodingOptions,
     masking: OneMasking,
+    opening: OpeningOptions,
     system: Annotated[str | None, typer.Option(metavar="TEXT", help="A first message of the role system.")] = None,
     plain: Annotated[bool, typer.Option("--plain", help="Go on with plain text, without a chat template.")] = False,
     live: Live = False,
-    dtype: Dtype = None,
-    device: Device = None,
-    revision: Revision = None,
-    mask_token_id: MaskTokenId = None,
-    attention_block_length: AttentionBlockLength = None,
     as_json: Json = False,
 ) -> None:
     """Talk with a model, a line a turn; /reset forgets what was said, /quit ends it."""
+    from sinkscope.families import load_model
+
     intervention = masking.intervention()
-    model = open_model(model_name, dtype, device, revision, mask_token_id, attention_block_length)
+    model = load_model(model_name, **opening.loading())
     talk = _Talk(model, decoding.settings_for(model), intervention, system, plain)
-    with live_view(model, shown=live and not as_json) as view:
+    masked = {} if intervention is None else {"intervention": intervention.to_dict()}
+    try:
+        _converse(talk, live=live, as_json=as_json)
+    except (UserError, KeyboardInterrupt):
+        if as_json and talk.turns:  # those that were answered before
+            console.print_json({**console.origin(model), **masked, "turns": talk.turns})
+        raise
+    if as_json:
+        console.print_json({**console.origin(model), **masked, "turns": talk.turns})
+
+
+def _converse(talk: _Talk, *, live: bool, as_json: bool) -> None:
+    """Go on until the input ends. Raises `UserError` for a line that can't be answered, but on a terminal."""
+    with live_view(talk.model, shown=live and not as_json) as view:
         for line in _lines(as_json):
             if line == RESET:
                 talk.reset()
@@ -86,9 +92,6 @@ def _chat(
             if done.removed is not None:
                 console.err.print(masked_line(done.removed.whole().to_dict()), style="dim")
             console.err.print(view.speed.told, style="dim")
-    if as_json:
-        masked = {} if intervention is None else {"intervention": intervention.to_dict()}
-        console.print_json({**console.origin(model), **masked, "turns": talk.turns})
 
 
 def _lines(quiet: bool) -> Iterator[str]:
@@ -124,7 +127,7 @@ class _Talk:
             )
         if plain and system is not None:
             raise UserError("--system is a message of a chat, and --plain has none; leave one of them out")
-        self._model = model
+        self.model = model
         self._settings = settings
         self._intervention = intervention
         self._plain = plain
@@ -144,7 +147,7 @@ class _Talk:
 
         messages = [*self._messages, {"role": "user", "content": line}]
         prompt = " ".join(one["content"] for one in messages) if self._plain else [messages]
-        done = generate(self._model, prompt, self._settings, intervention=self._intervention, on_step=look)
+        done = generate(self.model, prompt, self._settings, intervention=self._intervention, on_step=look)
         assert done.text is not None
         answer = done.text[0].strip()
         self._messages = [*messages, {"role": "assistant", "content": answer}]

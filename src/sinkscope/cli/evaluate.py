@@ -13,18 +13,16 @@ from sinkscope.cli.choices import CHAIN_TASKS, LITTLE, MAX_EXAMPLE_TOKENS, TASKS
 from sinkscope.cli.console import origin
 from sinkscope.cli.groups import add_command
 from sinkscope.cli.options import (
-    MOST,
-    AttentionBlockLength,
     BatchSize,
-    Device,
-    Dtype,
     Examples,
     Json,
-    MaskTokenId,
     ModelName,
-    Revision,
+    Names,
+    OpeningOptions,
     Seed,
+    many,
     names,
+    positive,
 )
 from sinkscope.cli.workers import WorkerOptions
 from sinkscope.errors import UserError
@@ -43,34 +41,19 @@ def add_to(app: typer.Typer) -> None:
 
 def _evaluate(
     model_name: ModelName,
+    opening: OpeningOptions,
     place: WorkerOptions,
-    task: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME,...",
-            help=f"{', '.join(TASKS)}, its own language's if left out.",
-        ),
-    ] = None,
+    task: Annotated[Names, many("NAME,...", f"{', '.join(TASKS)}, its own language's if left out.")] = None,
     limit: Examples = 1000,
     seed: Seed = 0,
-    max_example_tokens: Annotated[
-        int, typer.Option(min=1, max=MOST, help="Tokens that an example's text may take.")
-    ] = MAX_EXAMPLE_TOKENS,
+    max_example_tokens: Annotated[int, positive("Tokens that an example's text may take.")] = MAX_EXAMPLE_TOKENS,
     batch_size: BatchSize = 64,
-    dtype: Dtype = None,
-    device: Device = None,
-    revision: Revision = None,
-    mask_token_id: MaskTokenId = None,
-    attention_block_length: AttentionBlockLength = None,
     as_json: Json = False,
 ) -> None:
     """Score a model on tasks with exact answers."""
     asked = names("--task", task)
     check_names("task", asked, TASKS, hint="; ablate and compress take more")  # before a model is loaded for nothing
-    key = {
-        "name_or_folder": model_name, "dtype": dtype, "device": device, "revision": revision,
-        "mask_token_id": mask_token_id, "block_length": attention_block_length,
-    }  # fmt: skip
+    key = {"name_or_folder": model_name, **opening.loading()}
     how = {"n": limit, "seed": seed, "max_example_tokens": max_example_tokens, "batch_size": batch_size}
     if place.on is None:
         opened = open_tasks(key)

@@ -26,25 +26,23 @@ from sinkscope.cli.grids import (
 from sinkscope.cli.groups import OptionGroup, add_command, option_name
 from sinkscope.cli.keys_options import MaskingOptions, OneDropping, OneMasking, VariedDropping, VariedMasking
 from sinkscope.cli.options import (
-    MOST,
-    AttentionBlockLength,
     BatchSize,
-    Device,
-    Dtype,
     Json,
     KeepingOptions,
-    MaskTokenId,
     ModelNames,
-    Revision,
+    Names,
+    SpreadOptions,
     limit_option,
+    many,
     names,
     numbers,
+    positive,
+    seed_of,
     whole_numbers,
 )
 from sinkscope.cli.workers import WorkerOptions
 from sinkscope.discovery import is_filed
 from sinkscope.errors import UserError
-from sinkscope.seeds import MOST_SEED
 
 if TYPE_CHECKING:
     from sinkscope.evaluation import MeasureOptions
@@ -68,33 +66,25 @@ class MeasuredOptions(OptionGroup):
 
     task: Tasks
     limit: Annotated[int, limit_option("Examples of each task.")] = 200
-    seed: Annotated[int | None, typer.Option(min=0, max=MOST_SEED, help="Seed of the examples; 0 if left out.")] = None
+    seed: Annotated[int | None, seed_of("Seed of the examples; 0 if left out.")] = None
     max_example_tokens: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=MOST, help=f"Tokens that an example's text may take; {MAX_EXAMPLE_TOKENS} if left out."
-        ),
+        int | None, positive(f"Tokens that an example's text may take; {MAX_EXAMPLE_TOKENS} if left out.")
     ] = None
     texts: Annotated[
         str | None, typer.Option(help="Texts of perplexity and infilling: little, prose, reactions, or a FILE.")
     ] = None
     window: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=MOST, help=f"Tokens of a text read together; {WINDOW} if left out. 4/5 of them are the context."
-        ),
+        int | None, positive(f"Tokens of a text read together; {WINDOW} if left out. 4/5 of them are the context.")
     ] = None
-    lengths: Annotated[list[str] | None, typer.Option(metavar="256,...", help="Of needle's texts, in tokens.")] = None
-    depths: Annotated[list[str] | None, typer.Option(metavar="0,0.5,1", help="Where the needle is, 0 first.")] = None
+    lengths: Annotated[Names, many("256,...", "Of needle's texts, in tokens.")] = None
+    depths: Annotated[Names, many("0,0.5,1", "Where the needle is, 0 first.")] = None
     cache: Annotated[
         str | None,
         typer.Option(
             help=f"A diffusion model's block cache where keys are dropped: {' or '.join(CACHES)}; {_CACHE} if left out."
         ),
     ] = None
-    block_length: Annotated[
-        int | None, typer.Option(min=1, max=MOST, help="Of a diffusion model's blocks, where keys are dropped.")
-    ] = None
+    block_length: Annotated[int | None, positive("Of a diffusion model's blocks, where keys are dropped.")] = None
     batch_size: BatchSize = 16
 
     def __post_init__(self) -> None:
@@ -162,27 +152,6 @@ class MeasuredOptions(OptionGroup):
                 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class OpeningOptions(OptionGroup):
-    """How the models are loaded."""
-
-    panel: ClassVar[str] = "How models are loaded"
-
-    dtype: Dtype = None
-    device: Device = None
-    revision: Revision = None
-    mask_token_id: MaskTokenId = None
-    attention_block_length: AttentionBlockLength = None
-    device_map: Annotated[
-        str | None, typer.Option(help="Spread each model over the GPUs that there are: auto, balanced ...")
-    ] = None
-
-    def loading(self) -> dict[str, Any]:
-        """What `load_model` is given."""
-        given = dict(vars(self))
-        return {"block_length": given.pop("attention_block_length"), **given}
-
-
 def add_to(app: typer.Typer) -> None:
     """Add the commands."""
     add_command(app, "ablate", _ablate)
@@ -196,7 +165,7 @@ def _ablate(
     dropping: OneDropping,
     measured: MeasuredOptions,
     keeping: KeepingOptions,
-    opening: OpeningOptions,
+    opening: SpreadOptions,
     place: WorkerOptions,
     as_json: Json = False,
 ) -> None:
@@ -217,7 +186,7 @@ def _compress(
     masking: OneMasking,
     measured: MeasuredOptions,
     keeping: KeepingOptions,
-    opening: OpeningOptions,
+    opening: SpreadOptions,
     place: WorkerOptions,
     as_json: Json = False,
 ) -> None:
@@ -256,7 +225,7 @@ def _run(
     measured: MeasuredOptions,
     options: MeasureOptions,
     keeping: KeepingOptions,
-    opening: OpeningOptions,
+    opening: SpreadOptions,
     place: WorkerOptions,
     saying: _Saying,
 ) -> None:

@@ -14,16 +14,15 @@ from sinkscope.cli.live import Live, live_view
 from sinkscope.cli.options import (
     AttentionBlockLength,
     DecodingOptions,
-    Device,
     Dtype,
     Json,
     MaskTokenId,
     MaybeModel,
     ModelName,
+    OpeningOptions,
     PromptOptions,
     Revision,
     caution_without_question,
-    open_model,
     positive,
 )
 from sinkscope.cli.trace import RecordingOptions
@@ -150,21 +149,18 @@ def _generate(
     decoding: DecodingOptions,
     masking: OneMasking,
     asked: PromptOptions,
+    opening: OpeningOptions,
     live: Live = False,
-    dtype: Dtype = None,
-    device: Device = None,
-    revision: Revision = None,
-    mask_token_id: MaskTokenId = None,
-    attention_block_length: AttentionBlockLength = None,
     as_json: Json = False,
 ) -> None:
     """Generate from prompts, with the model's own decoding loop."""
     from sinkscope.decoding import Run, encode_prompts, generate
     from sinkscope.decoding.generation import warn_beyond_training
+    from sinkscope.families import load_model
 
     given = asked.read()
     intervention = masking.intervention()
-    model = open_model(model_name, dtype, device, revision, mask_token_id, attention_block_length)
+    model = load_model(model_name, **opening.loading())
     settings = decoding.settings_for(model)
     every = [encode_prompts(model, [one.content])[0] for one in given]
     run = Run(model, settings, intervention)

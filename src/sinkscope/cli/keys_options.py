@@ -29,9 +29,8 @@ from sinkscope.cli.choices import (
     check_specs,
 )
 from sinkscope.cli.groups import OptionGroup, option_name
-from sinkscope.cli.options import MOST, names, numbers, whole_numbers
+from sinkscope.cli.options import MOST, Names, many, names, numbers, positive, seed_of, whole_numbers
 from sinkscope.errors import UserError
-from sinkscope.seeds import MOST_SEED
 
 if TYPE_CHECKING:
     from sinkscope.compression import Compress
@@ -82,17 +81,11 @@ class MaskingOptions(OptionGroup):
     ] = None
     first_step: Annotated[int, typer.Option(min=0, help="First step that is masked.")] = 1
     last_step: Annotated[int | None, typer.Option(min=0, help="Last step that is masked.")] = None
-    mask_layers: Annotated[list[str] | None, typer.Option(metavar="0,5,...", help="Layers to mask; all.")] = None
-    mask_heads: Annotated[list[str] | None, typer.Option(metavar="0,5,...", help="Heads to mask; all.")] = None
-    mask_queries: Annotated[
-        list[str] | None, typer.Option(metavar="NAME,...", help=f"Queries that lose the keys: {', '.join(GROUPS)}.")
-    ] = None
-    mask_classes: Annotated[
-        list[str] | None, typer.Option(metavar="NAME,...", help=f"Token classes that are masked: {', '.join(CLASSES)}.")
-    ] = None
-    mask_seed: Annotated[
-        int, typer.Option(min=0, max=MOST_SEED, help="Seed of the controls' draws, and of the text resampled.")
-    ] = 0
+    mask_layers: Annotated[Names, many("0,5,...", "Layers to mask; all.")] = None
+    mask_heads: Annotated[Names, many("0,5,...", "Heads to mask; all.")] = None
+    mask_queries: Annotated[Names, many("NAME,...", f"Queries that lose the keys: {', '.join(GROUPS)}.")] = None
+    mask_classes: Annotated[Names, many("NAME,...", f"Token classes that are masked: {', '.join(CLASSES)}.")] = None
+    mask_seed: Annotated[int, seed_of("Seed of the controls' draws, and of the text resampled.")] = 0
 
     def __post_init__(self) -> None:
         check_names("--detect", [self.detect], DETECT)
@@ -184,19 +177,13 @@ class VariedMasking(OptionGroup):
         ),
     ] = None  # fmt: skip
     rule: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="RULE,...",
-            help=f"Sinks of these rules: excess:epsilon=3,scale=sum or first:1, say; {', '.join(RULES)}.",
-        ),
+        Names,
+        many("RULE,...", f"Sinks of these rules: excess:epsilon=3,scale=sum or first:1, say; {', '.join(RULES)}."),
     ] = None
     control: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME,...", help=f"Controls, or none: {', '.join(CONTROLS)}; {_CONTROLS[0]} if left out."),
+        Names, many("NAME,...", f"Controls, or none: {', '.join(CONTROLS)}; {_CONTROLS[0]} if left out.")
     ] = None
-    draws: Annotated[
-        int | None, typer.Option(min=1, max=MOST, help="Draws of every random control; 1 if left out.")
-    ] = None
+    draws: Annotated[int | None, positive("Draws of every random control; 1 if left out.")] = None
 
     def __post_init__(self) -> None:
         check_names("control", self._controls, CONTROLS)
@@ -236,9 +223,7 @@ class WhenOptions(OptionGroup):
     panel: ClassVar[str] = "What is dropped"
 
     when: Annotated[str | None, typer.Option(help=f"{_WHEN}. The first that fits.")] = None
-    prune_after: Annotated[
-        int | None, typer.Option(min=1, max=MOST, help="Keys that may pile up before a layer is cut (--when decode).")
-    ] = None
+    prune_after: Annotated[int | None, positive("Keys that may pile up before a layer is cut (--when decode).")] = None
     protect_first: Annotated[int, typer.Option(min=0, max=MOST, help="First tokens that always stay.")] = 0
     protect_recent: Annotated[int, typer.Option(min=0, max=MOST, help="Latest tokens that always stay.")] = 0
 
@@ -253,40 +238,31 @@ class VariedDropping(WhenOptions):
 
     plugins: ClassVar[bool] = True
 
-    scorer: Annotated[
-        list[str] | None,
-        typer.Option(metavar="SCORER,...", help=f"{', '.join(SCORERS)}; {_SPECS}. {_SCORERS} if left out."),
-    ] = None
-    ratio: Annotated[
-        list[str] | None,
-        typer.Option(metavar="1,0.5,...", help=f"Shares of the keys that stay; {_RATIOS} if left out."),
-    ] = None
-    tokens: Annotated[list[str] | None, typer.Option(metavar="64,...", help="Also numbers of keys that stay.")] = None
+    scorer: Annotated[Names, many("SCORER,...", f"{', '.join(SCORERS)}; {_SPECS}. {_SCORERS} if left out.")] = None
+    ratio: Annotated[Names, many("1,0.5,...", f"Shares of the keys that stay; {_RATIOS} if left out.")] = None
+    tokens: Annotated[Names, many("64,...", "Also numbers of keys that stay.")] = None
     budget: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="BUDGET,...",
-            help="Other budgets: sinks:epsilon=3,window=32, the sinks of a rule (rule=top-k,k=2) and the last tokens, "
+        Names,
+        many(
+            "BUDGET,...",
+            "Other budgets: sinks:epsilon=3,window=32, the sinks of a rule (rule=top-k,k=2) and the last tokens, "
             "say. The ratios are then left out unless they are given.",
         ),
     ] = None
     caches: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME,...",
-            help=f"Caches of a diffusion model with all keys beside one another: none, prefix, dual, "
+        Names,
+        many(
+            "NAME,...",
+            f"Caches of a diffusion model with all keys beside one another: none, prefix, dual, "
             f"{', '.join(REFRESH_RULES)}; parameters as in dkv:refresh=4. Keys are then dropped by a --scorer that is "
             "named alone.",
         ),
     ] = None
     skip_layers: Annotated[
-        list[str] | None,
-        typer.Option(metavar="0,1|none", help="A set of layers that keep all keys; repeated, each set is run."),
+        Names, many("0,1|none", "A set of layers that keep all keys; repeated, each set is run.")
     ] = None
-    draws: Annotated[int | None, typer.Option(min=1, max=MOST, help="Draws of random keys; 1 if left out.")] = None
-    drop_seed: Annotated[int | None, typer.Option(min=0, max=MOST_SEED, help="Seed of random keys; 0 if left out.")] = (
-        None
-    )
+    draws: Annotated[int | None, positive("Draws of random keys; 1 if left out.")] = None
+    drop_seed: Annotated[int | None, seed_of("Seed of random keys; 0 if left out.")] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -14,7 +14,17 @@ from sinkscope.cli import console
 from sinkscope.cli.choices import LAB_OBJECTIVES, LAB_STUDIES, check_names
 from sinkscope.cli.grids import Findings, grid_progress, print_findings, write_findings
 from sinkscope.cli.groups import OptionGroup, add_command
-from sinkscope.cli.options import Json, KeepingOptions, given_fields, names, positive, require, whole_numbers
+from sinkscope.cli.options import (
+    Json,
+    KeepingOptions,
+    Names,
+    given_fields,
+    many,
+    names,
+    positive,
+    require,
+    whole_numbers,
+)
 from sinkscope.cli.workers import WorkerOptions
 from sinkscope.errors import UserError
 
@@ -38,21 +48,16 @@ class LabOptions(OptionGroup):
 
     panel: ClassVar[str] = "What is trained"
 
-    study: Annotated[
-        list[str] | None, typer.Option(metavar="NAME,...", help=f"What is varied: {', '.join(LAB_STUDIES)}.")
-    ] = None
-    objective: Annotated[
-        list[str] | None, typer.Option(metavar="NAME,...", help=f"{', '.join(LAB_OBJECTIVES)}; the first two.")
-    ] = None
-    seeds: Annotated[list[str] | None, typer.Option(metavar="0,1,2", help="One training each; 0,1,2.")] = None
+    study: Annotated[Names, many("NAME,...", f"What is varied: {', '.join(LAB_STUDIES)}.")] = None
+    objective: Annotated[Names, many("NAME,...", f"{', '.join(LAB_OBJECTIVES)}; the first two.")] = None
+    seeds: Annotated[Names, many("0,1,2", "One training each; 0,1,2.")] = None
     set_field: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="FIELD=JSON", help="A field of every recipe; repeated for several."),
     ] = None
-    vary: Annotated[
-        list[str] | None,
-        typer.Option(metavar="FIELD=JSON", help="One more change of the recipe, {...} for several fields at once."),
-    ] = None
+    vary: Annotated[Names, many("FIELD=JSON", "One more change of the recipe, {...} for several fields at once.")] = (
+        None
+    )
     limit: Annotated[int, positive("Held-out contexts that are measured.")] = 256
 
     def recipes(self) -> list[LabRecipe]:

@@ -119,6 +119,33 @@ Seed = Annotated[int, seed_of("Seed of the examples.")]
 
 
 @dataclass(frozen=True, kw_only=True)
+class OpeningOptions(OptionGroup):
+    """How a model is loaded."""
+
+    panel: ClassVar[str] = "How models are loaded"
+
+    dtype: Dtype = None
+    device: Device = None
+    revision: Revision = None
+    mask_token_id: MaskTokenId = None
+    attention_block_length: AttentionBlockLength = None
+
+    def loading(self) -> dict[str, Any]:
+        """What `load_model` is given."""
+        given = dict(vars(self))
+        return {"block_length": given.pop("attention_block_length"), **given}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpreadOptions(OpeningOptions):
+    """How models are loaded that may be spread over several GPUs."""
+
+    device_map: Annotated[
+        str | None, typer.Option(help="Spread each model over the GPUs that there are: auto, balanced ...")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class DecodingOptions(OptionGroup):
     """How to generate, as options. None leaves the family's own setting."""
 
@@ -276,27 +303,6 @@ def finite(text: str) -> float:
     if not isfinite(float(text)):
         raise ValueError
     return float(text)
-
-
-def open_model(
-    name: str,
-    dtype: str | None,
-    device: str | None,
-    revision: str | None,
-    mask_token_id: int | None = None,
-    attention_block_length: int | None = None,
-) -> Model:
-    """Load a model as the options say."""
-    from sinkscope.families import load_model
-
-    return load_model(
-        name,
-        dtype=dtype,
-        device=device,
-        revision=revision,
-        mask_token_id=mask_token_id,
-        block_length=attention_block_length,
-    )
 
 
 @contextmanager

@@ -17,17 +17,13 @@ from sinkscope.cli.choices import KERNELS, check_names
 from sinkscope.cli.groups import OptionGroup, add_command, given_options
 from sinkscope.cli.keys_options import OneMasking, masked_line
 from sinkscope.cli.options import (
-    AttentionBlockLength,
     DecodingOptions,
-    Device,
-    Dtype,
     Json,
-    MaskTokenId,
     ModelOrModule,
     Names,
+    OpeningOptions,
     OtherVersions,
     PromptOptions,
-    Revision,
     caution_without_question,
     many,
     told_at_interrupt,
@@ -109,39 +105,28 @@ def _trace(
     masking: OneMasking,
     recorded: RecordingOptions,
     asked: PromptOptions,
+    opening: OpeningOptions,
     place: WorkerOptions,
     out: Annotated[Path, typer.Option(help="Folder or address of the trace, a zarr store.")],
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted trace.")] = False,
     other_versions: OtherVersions = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing trace.")] = False,
-    dtype: Dtype = None,
-    device: Device = None,
-    revision: Revision = None,
-    mask_token_id: MaskTokenId = None,
-    attention_block_length: AttentionBlockLength = None,
     as_json: Json = False,
 ) -> None:
     """Record received attention for every step, layer, head and token."""
     if resume and overwrite:
         raise UserError("give one of --resume and --overwrite, not both")
     if names_function(model_name):
-        loading = {
-            "--resume": resume, "--other-versions": other_versions, "--dtype": dtype, "--device": device,
-            "--revision": revision, "--mask-token-id": mask_token_id is not None,
-            "--attention-block-length": attention_block_length,
-        }  # fmt: skip
-        _refuse_foreign([*given_options(decoding, masking, asked, recorded, place), *filter(loading.get, loading)])
+        own = {"--resume": resume, "--other-versions": other_versions}
+        groups = given_options(decoding, masking, asked, recorded, place)
+        _refuse_foreign([*groups, *filter(own.get, own), *given_options(opening)])
         _tell(_trace_module(model_name, recorded, out, overwrite=overwrite), as_json)
         return
     given = asked.read()
     from sinkscope.trace import check_output, open_trace
 
     check_output(out, resume=resume, overwrite=overwrite)  # before a model is loaded for nothing
-    loading = {
-        "dtype": dtype, "device": device, "revision": revision, "mask_token_id": mask_token_id,
-        "block_length": attention_block_length,
-    }  # fmt: skip
-    kept_as: dict[str, Any] = {
+    kept_as = {
         "out": out, "recording": recorded.recording(), "batch_size": asked.batch_size, "resume": resume,
         "other_versions": other_versions, "overwrite": overwrite, "intervention": masking.intervention(),
     }  # fmt: skip
@@ -153,56 +138,49 @@ def _trace(
         return f"{done} of {len(given)} samples are complete in {out}: go on with --resume"
 
     with told_at_interrupt(kept), console.progress(as_json) as bar:
-        run = _record if place.on is None else _record_shards
-        trace = run(model_name, loading, given, decoding, place, bar, kept_as)
+        run = _Run(model_name, opening, given, decoding, kept_as)
+        trace = run.here(bar) if place.on is None else run.on_workers(place.on, place, bar)
     _tell(trace, as_json)
 
 
-def _record(
-    model_name: str,
-    loading: Mapping[str, Any],
-    given: Sequence[Prompt],
-    decoding: DecodingOptions,
-    _: WorkerOptions,
-    bar: rich.progress.Progress,
-    kept_as: Mapping[str, Any],
-) -> Trace:
-    """Record in this process."""
-    from sinkscope.families import load_model
-    from sinkscope.trace import record
+@dataclass(frozen=True)
+class _Run:
+    """What is to be recorded: a model, its prompts, and how `record` is to keep what it sees."""
 
-    model = load_model(model_name, **loading)
-    settings = decoding.settings_for(model)
-    samples = bar.add_task("samples", total=len(given))
-    steps = bar.add_task("steps", total=None)
+    model_name: str
+    opening: OpeningOptions
+    prompts: Sequence[Prompt]
+    decoding: DecodingOptions
+    kept_as: Mapping[str, Any]
 
-    def observe(now: Progress) -> None:
-        bar.update(samples, completed=now.samples_done)
-        bar.update(steps, completed=now.step, total=now.most_steps)
+    def here(self, bar: rich.progress.Progress) -> Trace:
+        """Record in this process."""
+        from sinkscope.families import load_model
+        from sinkscope.trace import record
 
-    trace = record(model, given, settings, observer=observe, **kept_as)
-    caution_without_question(model, given)  # after all mistakes, which are one line
-    return trace
+        model = load_model(self.model_name, **self.opening.loading())
+        settings = self.decoding.settings_for(model)
+        samples = bar.add_task("samples", total=len(self.prompts))
+        steps = bar.add_task("steps", total=None)
 
+        def observe(now: Progress) -> None:
+            bar.update(samples, completed=now.samples_done)
+            bar.update(steps, completed=now.step, total=now.most_steps)
 
-def _record_shards(
-    model_name: str,
-    loading: Mapping[str, Any],
-    given: Sequence[Prompt],
-    decoding: DecodingOptions,
-    place: WorkerOptions,
-    bar: rich.progress.Progress,
-    kept_as: Mapping[str, Any],
-) -> Trace:
-    """Record on workers."""
-    from sinkscope.experiments.sharding import record_shards
+        trace = record(model, self.prompts, settings, observer=observe, **self.kept_as)
+        caution_without_question(model, self.prompts)  # after all mistakes, which are one line
+        return trace
 
-    assert place.on is not None
-    samples = bar.add_task("samples", total=len(given))
-    return record_shards(
-        model_name, given, decoding.given, on=place.on, workers=place.workers, gpus_per_worker=place.gpus_per_worker,
-        observer=lambda done, _: bar.update(samples, completed=done), **kept_as, **loading,
-    )  # fmt: skip
+    def on_workers(self, on: str, place: WorkerOptions, bar: rich.progress.Progress) -> Trace:
+        """Record on workers."""
+        from sinkscope.experiments.sharding import record_shards
+
+        samples = bar.add_task("samples", total=len(self.prompts))
+        return record_shards(
+            self.model_name, self.prompts, self.decoding.given, on=on, workers=place.workers,
+            gpus_per_worker=place.gpus_per_worker, observer=lambda done, _: bar.update(samples, completed=done),
+            **self.kept_as, **self.opening.loading(),
+        )  # fmt: skip
 
 
 def _refuse_foreign(given: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 import typer
 
 from sinkscope.cli.groups import OptionGroup, given_options
-from sinkscope.cli.options import MOST
+from sinkscope.cli.options import positive
 from sinkscope.errors import UserError
 from sinkscope.workers import Asked, Workers, open_workers
 
@@ -27,9 +27,7 @@ class WorkerOptions(OptionGroup):
             metavar="WHERE", help="Ray's workers: ray (this machine), auto (a running cluster), ray://HOST:PORT."
         ),
     ] = None
-    workers: Annotated[
-        int | None, typer.Option(min=1, max=MOST, help="Workers at once; one a GPU, or a CPU, if left out.")
-    ] = None
+    workers: Annotated[int | None, positive("Workers at once; one a GPU, or a CPU, if left out.")] = None
     gpus_per_worker: Annotated[
         float | None, typer.Option(min=0, help="GPUs of a worker, 0.5 for two on one; 1 where there are any.")
     ] = None

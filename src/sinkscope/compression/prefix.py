@@ -31,7 +31,7 @@ from sinkscope.compression.layers import GrowingHolding
 from sinkscope.compression.networks import windows_of
 from sinkscope.compression.settings import Compress, check_model, check_pruning, empty_cache
 from sinkscope.decoding.canvas import Canvas, Prompts, check_autoregressive, encode_prompts
-from sinkscope.decoding.forward import Forward
+from sinkscope.decoding.forward import Feed, Forward
 from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.errors import UserError
 from sinkscope.families import Model
@@ -130,7 +130,7 @@ def compress_prefix(model: Model, context: Prompts, compress: Compress) -> Prefi
     canvas = Canvas(tokens=ids, real=torch.ones_like(ids, dtype=torch.bool), prompt_length=ids.shape[1])
     reads, everyone = Forward(model, canvas), torch.zeros_like(ids)
     for fed in ((0, len(tokens)), (len(tokens), len(tokens + again)))[: 2 if again else 1]:
-        reads(ids, fed, (fed[1] - 1, fed[1]), everyone[:, slice(*fed)], cache)
+        reads(Feed(ids, fed, (fed[1] - 1, fed[1]), everyone[:, slice(*fed)], cache))
     cache.check_filled()
     return Prefix(tokens=tuple(tokens), compress=compress, identity=identity_of(model), kept=cache)
 

@@ -9,7 +9,7 @@ from transformers import Cache, DynamicCache
 from sinkscope.attention import GROUPS, NOT_COUNTED
 from sinkscope.decoding.canvas import Canvas
 from sinkscope.decoding.coupling import reads_anew
-from sinkscope.decoding.forward import forward_for
+from sinkscope.decoding.forward import Feed, forward_for
 from sinkscope.decoding.protocols import Intervening, Intervention, Moment, Step, cache_for
 from sinkscope.decoding.sampling import Sampler, row_generators
 from sinkscope.decoding.settings import Decoding
@@ -45,7 +45,7 @@ def decode_canvas(
         newest = torch.arange(*fed, device=tokens.device) == column - 1
         counted = real[:, fed[0] : fed[1]] & ((running.unsqueeze(-1) & newest) | (index == 0))
         groups = torch.where(counted, asks, NOT_COUNTED)
-        logits = forward(tokens, fed, (column - 1, column), groups, cache)[:, 0]
+        logits = forward(Feed(tokens, fed, (column - 1, column), groups, cache))[:, 0]
         committed = torch.zeros_like(tokens[:, : column + 1], dtype=torch.bool)
         committed[:, column] = running
         if hooks is not None:

@@ -6,6 +6,7 @@ Every pass of the loops, the measures and the harness goes through here, and sto
 import inspect
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -22,6 +23,20 @@ from sinkscope.decoding.coupling import Rotations
 from sinkscope.decoding.protocols import Intervening, Intervention, MaskingStats, PassContext, active
 from sinkscope.errors import UserError
 from sinkscope.families import Model
+
+
+@dataclass(frozen=True, eq=False)
+class Feed:
+    """What one pass is fed, and what is wanted of it."""
+
+    tokens: torch.Tensor  # (batch, position) token ids that are there to be attended to
+    fed: tuple[int, int]  # columns whose queries are computed, first and one past the last
+    wanted: tuple[int, int]  # columns whose logits are
+    groups: torch.Tensor  # (batch, query) index into `attention.GROUPS`; -1: padding, or a row that waits for others
+    cache: Cache | None = None
+    """What it holds of the columns that `fed` leaves out is still attended to."""
+    finished: bool = field(default=False, kw_only=True)
+    """The columns fed are blocks that are finished, and row i - 1 predicts column i, whatever the family."""
 
 
 class Forward:
@@ -69,62 +84,44 @@ class Forward:
         offset = model.family.position_offset
         self._positions = None if offset is None else canvas.positions() + offset
 
-    def __call__(
-        self,
-        tokens: torch.Tensor,
-        fed: tuple[int, int],
-        wanted: tuple[int, int],
-        groups: torch.Tensor,
-        cache: Cache | None = None,
-        *,
-        finished: bool = False,
-    ) -> torch.Tensor:
-        """Logits (batch, wanted column, token) from feeding tokens[:, fed].
+    def __call__(self, feed: Feed) -> torch.Tensor:
+        """Logits (batch, wanted column, token).
 
-        Columns that the cache holds and `fed` leaves out are still attended to. With a logit shift, column i is
-        predicted by row i - 1; the first token of a text by its own row, and so is the first column fed. finished: the
-        columns fed are blocks that are finished, and row i - 1 predicts column i, whatever the family.
+        With a logit shift, column i is predicted by row i - 1; the first token of a text by its own row, and so is the
+        first column fed.
         """
         if self.intervening is None:
-            return self._pass(tokens, fed, wanted, groups, cache, finished)
+            return self._pass(feed)
         if self._copies:
-            tokens, groups = tokens.repeat(2, 1), groups.repeat(2, 1)
-        self.intervening.begin(PassContext(tokens=tokens, fed=fed, groups=groups))
+            feed = replace(feed, tokens=feed.tokens.repeat(2, 1), groups=feed.groups.repeat(2, 1))
+        self.intervening.begin(PassContext(tokens=feed.tokens, fed=feed.fed, groups=feed.groups))
         with nullcontext() if self._cutter is None else cutting(self._cutter):
-            logits = self._pass(tokens, fed, wanted, groups, cache, finished)
+            logits = self._pass(feed)
         self.removed = self.intervening.finish()
         return logits[: self._rows]
 
-    def _pass(
-        self,
-        tokens: torch.Tensor,
-        fed: tuple[int, int],
-        wanted: tuple[int, int],
-        groups: torch.Tensor,
-        cache: Cache | None,
-        finished: bool,
-    ) -> torch.Tensor:
-        start, stop = fed
-        shift = self._shift or finished
+    def _pass(self, feed: Feed) -> torch.Tensor:
+        tokens, (start, stop), wanted, cache = feed.tokens, feed.fed, feed.wanted, feed.cache
+        shift = self._shift or feed.finished
         columns = torch.arange(wanted[0] - start, wanted[1] - start, device=tokens.device)
         rows = (columns - 1).clamp(min=0) if shift else columns
-        holds_first = shift and not finished and not self._firsts.isdisjoint(range(*wanted))
+        holds_first = shift and not feed.finished and not self._firsts.isdisjoint(range(*wanted))
         if holds_first:
             rows = torch.cat([rows, columns[-1:]])
-        kwargs: dict[str, Any] = self._told(start, stop, cache, finished)
+        kwargs: dict[str, Any] = self._told(start, stop, cache, feed.finished)
         if cache is not None:
             kwargs["cache"] = cache
         if self._keeps:
             # A tensor would go to the device of the embeddings, and choose from rows on that of the output.
             kwargs["logits_to_keep"] = rows.tolist() if self._spread else rows
         drops = cache is not None and any(isinstance(one, HeldLayer) and one.drops for one in cache.layers)
-        with label_queries(groups), self._rotations.fresh(), uncompiled() if drops else nullcontext():
+        with label_queries(feed.groups), self._rotations.fresh(), uncompiled() if drops else nullcontext():
             output = self._network(input_ids=tokens[:, start:stop], **kwargs)
         logits: torch.Tensor = output.logits
         if "output_hidden_states" in kwargs:
             self.hidden = self._stacked(output)
         logits = logits if self._keeps else logits[:, rows]
-        self._check(logits, groups[:, rows], tokens[:, :stop])
+        self._check(logits, feed.groups[:, rows], tokens[:, :stop])
         if not holds_first:
             return logits
         own = (columns + start == self._first).unsqueeze(-1)  # (batch, wanted column, 1)
@@ -188,23 +185,16 @@ class StackedForward(Forward):
         dtype: torch.dtype = self._network.get_input_embeddings().weight.dtype
         return dtype
 
-    def _pass(
-        self,
-        tokens: torch.Tensor,
-        fed: tuple[int, int],
-        wanted: tuple[int, int],
-        groups: torch.Tensor,
-        cache: Cache | None,
-        finished: bool,
-    ) -> torch.Tensor:
+    def _pass(self, feed: Feed) -> torch.Tensor:
         """As `Forward`; without a cache, too, it is the encoder that is called."""
-        start, stop = fed
-        with label_queries(groups):
-            logits = (
-                self._encoded(tokens, fed, cache) if finished or cache is None else self._decoded(tokens, fed, cache)
-            )
-        columns = slice(wanted[0] - start, wanted[1] - start)
-        self._check(logits[:, columns], groups[:, columns], tokens[:, :stop])
+        tokens, (start, stop), cache = feed.tokens, feed.fed, feed.cache
+        with label_queries(feed.groups):
+            if feed.finished or cache is None:
+                logits = self._encoded(tokens, feed.fed, cache)
+            else:
+                logits = self._decoded(tokens, feed.fed, cache)
+        columns = slice(feed.wanted[0] - start, feed.wanted[1] - start)
+        self._check(logits[:, columns], feed.groups[:, columns], tokens[:, :stop])
         return logits[:, columns]
 
     def _encoded(self, tokens: torch.Tensor, fed: tuple[int, int], cache: Cache | None) -> torch.Tensor:

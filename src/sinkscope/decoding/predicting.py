@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from transformers import Cache
 
 from sinkscope.decoding.blockwise import keeps_blocks
 from sinkscope.decoding.canvas import Canvas
 from sinkscope.decoding.choice import CONFIDENCE, SCHEDULES, Block, Candidates, Predictions
 from sinkscope.decoding.filling import Filling
-from sinkscope.decoding.forward import Forward, guided
+from sinkscope.decoding.forward import Feed, Forward, guided
 from sinkscope.decoding.protocols import Moment
 from sinkscope.decoding.sampling import Sampler, gumbel, uniform_noise
 from sinkscope.decoding.settings import Denoising
@@ -65,7 +64,7 @@ class Predictor:
         """Predict every open position, (batch, position) boolean, of the tokens seen, in the forward pass `index`."""
         rows, columns = open_now.nonzero(as_tuple=True)
         wanted = (fed[1], fed[1] + 1) if finished else self._wanted(columns, fed, block)
-        logits = self._logits(filling, seen, fed, wanted, groups, block.cache, finished)
+        logits = self._logits(filling, Feed(seen, fed, wanted, groups, block.cache, finished=finished))
         if self._carries and finished:
             self._carried = logits
         elif self._carries and self._carried is not None and wanted[0] == fed[0]:
@@ -106,24 +105,15 @@ class Predictor:
             start += 1  # the row before it, which predicts it, is not fed
         return (start, stop) if needed is None else (min(start, needed[0]), max(stop, needed[1]))
 
-    def _logits(
-        self,
-        filling: Filling,
-        seen: torch.Tensor,
-        fed: tuple[int, int],
-        wanted: tuple[int, int],
-        groups: torch.Tensor,
-        cache: Cache | None,
-        finished: bool,
-    ) -> torch.Tensor:
+    def _logits(self, filling: Filling, feed: Feed) -> torch.Tensor:
         """Logits (batch, wanted column, token), guided if asked for."""
         if self._settings.cfg_scale == 0:
-            return self._forward(seen, fed, wanted, groups, cache, finished=finished)
+            return self._forward(feed)
+        seen = feed.tokens
         there = slice(0, seen.shape[1])
         told = (self._real & ~filling.generated)[:, there]
         if self._settings.cfg_keep_tokens:
             told = told & ~torch.isin(seen, torch.tensor(self._settings.cfg_keep_tokens, device=seen.device))
         blind = seen.masked_fill(told, filling.mask_id)
-        both = torch.cat([seen, blind])
-        logits = self._forward(both, fed, wanted, groups.repeat(2, 1), cache, finished=finished)
-        return guided(logits, self._settings.cfg_scale)
+        both = replace(feed, tokens=torch.cat([seen, blind]), groups=feed.groups.repeat(2, 1))
+        return guided(self._forward(both), self._settings.cfg_scale)

@@ -22,7 +22,7 @@ from transformers import DynamicCache
 
 from sinkscope.attention import GROUPS, NOT_COUNTED
 from sinkscope.decoding.canvas import Canvas
-from sinkscope.decoding.forward import StackedForward
+from sinkscope.decoding.forward import Feed, StackedForward
 from sinkscope.decoding.protocols import Intervention, Noise, Step
 from sinkscope.decoding.sampling import row_generators
 from sinkscope.decoding.settings import Renoising
@@ -94,7 +94,7 @@ class _Loop:
         real = self._canvas.real[:, slice(*fed)]
         groups = torch.where(real & self._going.unsqueeze(-1), PROMPT if block == 0 else COMMITTED, NOT_COUNTED)
         seen = self._tokens[:, : fed[1]].clone()
-        self._forward(seen, fed, (fed[1] - 1, fed[1]), groups, self._cache, finished=True)
+        self._forward(Feed(seen, fed, (fed[1] - 1, fed[1]), groups, self._cache, finished=True))
         self._forward.told = None
         self._tokens[:, slice(*bounds)] = self._random(self._going)
         return self._step(block, bounds, fed, seen, groups, self._going)
@@ -108,7 +108,7 @@ class _Loop:
         for left in range(self._settings.steps, 0, -1):
             groups = torch.where(kept, KEPT, CHANGED).masked_fill(~running.unsqueeze(-1), NOT_COUNTED)
             seen = self._tokens[:, : bounds[1]].clone()
-            logits = self._tempered(self._forward(seen, bounds, bounds, groups, self._cache), left)
+            logits = self._tempered(self._forward(Feed(seen, bounds, bounds, groups, self._cache)), left)
             now = self._look(logits, running)
             kept = now.kept & running.unsqueeze(-1)
             ended = running & (self._settled(now, likeliest) | (left == 1))

@@ -30,6 +30,7 @@ from sinkscope.evaluation.tasks import TASKS, Example, Task
 from sinkscope.families import Model
 from sinkscope.grids import Outcome
 from sinkscope.language.chains import CHAIN_WORDS, Chains
+from sinkscope.records import record_from
 
 BACK_COPY, RECALL, WRITING = "back-copy", "recall", "chain-writing"
 PROMPT, WRITTEN = 6, 26
@@ -48,14 +49,10 @@ def learnt_chains(model: Model) -> Chains | None:
         stored, wanted = dict(told["chains"]), asdict(Chains())
         if stored.keys() != wanted.keys():
             raise ValueError(f"the fields {', '.join(wanted)} were wanted")
-        return Chains(**{name: _typed(name, value, wanted[name]) for name, value in stored.items()})
-
-
-def _typed(name: str, value: object, like: object) -> Any:
-    """A number as the settings have it. Raises `ValueError` for one of another kind."""
-    if type(value) is not type(like) and not (type(like) is float and type(value) is int):
-        raise ValueError(f"{name} is {value!r}")
-    return value
+        try:
+            return record_from(Chains, stored)
+        except UserError as error:  # which does not know whose chains they are
+            raise ValueError(str(error)) from None
 
 
 def chains_of(model: Model, asked: str) -> Chains:

@@ -29,7 +29,7 @@ from sinkscope.decoding import CACHES, Decoding, Denoising, Run
 from sinkscope.decoding.autoregressive import decode_canvas
 from sinkscope.decoding.canvas import Canvas, lay_out
 from sinkscope.decoding.coupling import takes_padding
-from sinkscope.decoding.forward import Forward
+from sinkscope.decoding.forward import Feed, Forward
 from sinkscope.decoding.protocols import Compression, MaskingStats, Step
 from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.decoding.settings import Settings
@@ -221,14 +221,14 @@ class _AfterContext(Answering):
         width = read.tokens.shape[1]
         with torch.no_grad():
             asks = torch.where(read.real, GROUPS.index("prompt"), NOT_COUNTED)
-            Forward(model, read)(read.tokens, (0, width), (width - 1, width), asks, cache)
+            Forward(model, read)(Feed(read.tokens, (0, width), (width - 1, width), asks, cache))
             if again:
                 twice = _joined(
                     read, lay_out(model, [second_reading(model, one) for one in contexts], 0, model.family.pad_token_id)
                 )
                 stop = twice.tokens.shape[1]
                 asks = torch.where(twice.real, GROUPS.index("prompt"), NOT_COUNTED)[:, width:]
-                Forward(model, twice)(twice.tokens, (width, stop), (stop - 1, stop), asks, cache)
+                Forward(model, twice)(Feed(twice.tokens, (width, stop), (stop - 1, stop), asks, cache))
         self.meter.look(cache.layers, read.real.sum(-1))
         sampling = prompt_seeds([one.prompt for one in questions], settings.seed)
         canvas = _joined(read, lay_out(model, asked, settings.max_new_tokens, model.family.pad_token_id))

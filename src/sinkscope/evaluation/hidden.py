@@ -21,7 +21,7 @@ import torch
 from sinkscope.attention import GROUPS, NOT_COUNTED
 from sinkscope.decoding.caches import BlockCache, BlockPlace
 from sinkscope.decoding.canvas import Canvas, lay_out
-from sinkscope.decoding.forward import forward_for
+from sinkscope.decoding.forward import Feed, forward_for
 from sinkscope.decoding.protocols import BlockLengths, MaskingStats, added, check_intervention
 from sinkscope.errors import UserError
 from sinkscope.evaluation.cache_stats import Meter, Metered
@@ -113,7 +113,7 @@ def _whole(
     forward = forward_for(model, canvas, condition.intervention, [one.seed for one in texts])
     columns = hidden.any(0).nonzero()
     first, last = int(columns.min()), int(columns.max())
-    seen = forward(canvas.tokens.masked_fill(hidden, mask), (0, width), (first, last + 1), groups)
+    seen = forward(Feed(canvas.tokens.masked_fill(hidden, mask), (0, width), (first, last + 1), groups))
     logits = [seen[number, row] for number, row in enumerate(hidden[:, first : last + 1])]
     return logits, None if forward.removed is None else forward.removed.whole()
 
@@ -140,10 +140,10 @@ def _cached(
     place = BlockPlace(kind="dual", start=start, stop=width, real=real, prompt_length=start)
     layers = Metered(compress=condition.compression).for_blocks(model).layers(place, seeds)
     cache = BlockCache(place, layers)
-    forward(canvas.tokens, (0, width), (start, start + 1), groups, cache)
+    forward(Feed(canvas.tokens, (0, width), (start, start + 1), groups, cache))
     removed = forward.removed
     cache.hold()
-    seen = forward(canvas.tokens, (start, width), (start, width), groups[:, start:], cache)
+    seen = forward(Feed(canvas.tokens, (start, width), (start, width), groups[:, start:], cache))
     meter.look(layers, real[:, :start].sum(-1).cpu())
     removed = added(removed, forward.removed)
     logits = [seen[number, row] for number, row in enumerate(hidden[:, start:])]

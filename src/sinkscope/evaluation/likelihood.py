@@ -33,7 +33,7 @@ import torch
 
 from sinkscope.attention import GROUPS
 from sinkscope.decoding.canvas import Canvas, doubled
-from sinkscope.decoding.forward import forward_for, guided
+from sinkscope.decoding.forward import Feed, forward_for, guided
 from sinkscope.decoding.protocols import MaskingStats, added
 from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.errors import UserError
@@ -136,7 +136,7 @@ def _of_the_seed(
     canvas = Canvas(tokens=tokens, real=torch.ones_like(tokens, dtype=torch.bool), prompt_length=len(before))
     forward = forward_for(model, canvas, intervention, prompt_seeds([before], 0))
     groups = torch.full_like(tokens, PROMPT)
-    logits = forward(tokens, (0, len(before)), (len(before), len(before) + 1), groups, finished=True)
+    logits = forward(Feed(tokens, (0, len(before)), (len(before), len(before) + 1), groups, finished=True))
     value = float(logits.double().log_softmax(-1)[0, 0, token])
     removed = None if forward.removed is None else forward.removed.whole()
     return Likelihood(value=value, standard_error=0.0, passes=1, draws=(value,) * mc_num, removed=removed)
@@ -272,7 +272,7 @@ def _logits(
         blind[:, : batch.prompt_length] = mask_token(model, "sequence_log_likelihood")
         tokens, groups, seeds, canvas = torch.cat([tokens, blind]), groups.repeat(2, 1), seeds * 2, doubled(canvas)
     forward = forward_for(model, canvas, intervention, seeds)
-    logits = forward(tokens, (0, width), (batch.prompt_length, width), groups)
+    logits = forward(Feed(tokens, (0, width), (batch.prompt_length, width), groups))
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if cfg_scale > 0:
         logits = guided(logits, cfg_scale)

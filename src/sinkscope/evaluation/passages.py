@@ -25,7 +25,7 @@ import torch
 from sinkscope.attention import GROUPS, NOT_COUNTED
 from sinkscope.decoding.canvas import Canvas, lay_out
 from sinkscope.decoding.coupling import check_cached, takes_padding
-from sinkscope.decoding.forward import forward_for
+from sinkscope.decoding.forward import Feed, forward_for
 from sinkscope.decoding.protocols import MaskingStats, active, added, check_intervention
 from sinkscope.decoding.sampling import prompt_seeds
 from sinkscope.errors import UserError
@@ -138,7 +138,7 @@ def read_whole(model: Model, passages: Sequence[Passage], condition: KeysConditi
     from_end = torch.arange(width, 0, -1, device=canvas.tokens.device)
     scored = torch.tensor([len(passage.scored) for passage in passages], device=canvas.tokens.device)
     asks = torch.where(from_end <= scored.unsqueeze(-1), COMMITTED, PROMPT).masked_fill(~canvas.real, NOT_COUNTED)
-    logits = forward(canvas.tokens, (0, width - 1), (width - 1 - most, width - 1), asks[:, :-1])
+    logits = forward(Feed(canvas.tokens, (0, width - 1), (width - 1 - most, width - 1), asks[:, :-1]))
     readings = []
     for row, passage in enumerate(passages):
         count = len(passage.scored)
@@ -170,7 +170,7 @@ def read_cached(model: Model, passages: Sequence[Passage], condition: KeysCondit
         places = torch.arange(begin, last, device=tokens.device)
         counted = canvas.real[:, begin:last] & (places + 1 - start < ends.unsqueeze(-1))
         asks = torch.where(counted, PROMPT if begin == 0 else COMMITTED, NOT_COUNTED)
-        logits = forward(tokens, (begin, last), (first, last), asks, cache)
+        logits = forward(Feed(tokens, (begin, last), (first, last), asks, cache))
         asked = wanted[:, first + 1 - start : last + 1 - start]
         likelihoods, best = token_scores(logits.flatten(0, 1), asked.flatten())
         found.append(likelihoods.view(asked.shape))

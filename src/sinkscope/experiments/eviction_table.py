@@ -129,7 +129,7 @@ TABLES = Tables(
     columns=COLUMNS,
     shown=_shown,
     parts={
-        "dropping": ("prune_after", "cache", "block_length"),
+        "decoding": ("prune_after", "cache", "block_length"),
         "examples": ("texts", "window", "lengths", "depths", "seed", "max_example_tokens", "batch_size"),
         "run": ("dtype", "device", "sinkscope", "torch", "transformers"),
     },

@@ -151,5 +151,6 @@ def _flat(value: Any) -> Any:
 
 
 def _values(made: Sequence[Record], name: str) -> str:
-    found = dict.fromkeys(str(_flat(one[name])) for one in made if one[name] is not None)
-    return f"{name.replace('_', ' ')} {' and '.join(found)}" if found else ""
+    *others, last = dict.fromkeys(str(_flat(one[name])) for one in made if one[name] is not None) or [""]
+    listed = f"{', '.join(others)} and {last}" if others else last
+    return f"{name.replace('_', ' ')} {listed}" if listed else ""

@@ -40,7 +40,7 @@ from sinkscope.attention.function import check_calls
 from sinkscope.attention.given import Attention, Cut
 from sinkscope.attention.watching import unobserved
 from sinkscope.decoding.canvas import Canvas, Prompts, encode_prompts, lay_out, split_prompts
-from sinkscope.decoding.forward import forward_for
+from sinkscope.decoding.forward import Feed, forward_for
 from sinkscope.errors import UserError
 from sinkscope.families import Model
 from sinkscope.seeds import seed_from
@@ -254,6 +254,6 @@ def _values(model: Model, tokens: Sequence[int]) -> list[torch.Tensor]:
     with unobserved(model.network), cutting(seen), torch.inference_mode(False), torch.no_grad():
         canvas = lay_out(model, [tokens], 0, model.family.pad_token_id)
         everyone = torch.zeros_like(canvas.tokens)
-        forward_for(model, canvas, None, ())(canvas.tokens, (0, length), (length - 1, length), everyone)
+        forward_for(model, canvas, None, ())(Feed(canvas.tokens, (0, length), (length - 1, length), everyone))
     check_calls(len(seen.layers), model.shape.layers)
     return seen.layers

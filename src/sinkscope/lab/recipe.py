@@ -8,7 +8,8 @@ from typing import Any, Literal, get_args
 
 from sinkscope.errors import UserError
 from sinkscope.language.chains import Chains
-from sinkscope.training.recipe import MatrixOptimizer, check_choice, check_numbers, record_from, typed_field
+from sinkscope.records import check_choice, check_numbers, record_from, typed_field
+from sinkscope.training.recipe import MatrixOptimizer
 
 Objective = Literal["next-token", "masked-diffusion", "adapted", "joint"]
 Positions = Literal["rotary", "learned", "none"]

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -27,6 +26,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from sinkscope.errors import UserError
+from sinkscope.language.tokenizer import wrapped_tokenizer
 
 BOS, MASK, UNKNOWN = "<bos>", "<mask>", "<unk>"
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEF"
@@ -172,14 +172,4 @@ def chain_tokenizer(*, max_length: int | None = None) -> PreTrainedTokenizerFast
     core.post_processor = processors.TemplateProcessing(
         single=f"{BOS} $A", pair=f"{BOS} $A $B:1", special_tokens=[(BOS, BOS_ID)]
     )
-    limit = {} if max_length is None else {"model_max_length": max_length}
-    wrapper: Any = PreTrainedTokenizerFast
-    wrapped: PreTrainedTokenizerFast = wrapper(
-        tokenizer_object=core,
-        bos_token=BOS,
-        mask_token=MASK,
-        unk_token=UNKNOWN,
-        clean_up_tokenization_spaces=False,
-        **limit,
-    )
-    return wrapped
+    return wrapped_tokenizer(core, {"bos_token": BOS, "mask_token": MASK, "unk_token": UNKNOWN}, max_length)

@@ -11,6 +11,7 @@ Misleads: a word that the language lacks becomes `<unk>` here, in silence; decod
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
@@ -50,16 +51,17 @@ def little_tokenizer(*, max_length: int | None = None) -> PreTrainedTokenizerFas
             decoders.Replace(Regex(r" (?=[.,?:])"), ""),
         ]
     )
+    specials = {"bos_token": BOS, "eos_token": EOS, "pad_token": PAD, "mask_token": MASK, "unk_token": UNKNOWN}
+    wrapped = wrapped_tokenizer(core, specials, max_length)
+    wrapped.chat_template = _CHAT
+    return wrapped
+
+
+def wrapped_tokenizer(core: Tokenizer, specials: Mapping[str, str], max_length: int | None) -> PreTrainedTokenizerFast:
+    """A tokenizer of `tokenizers` as transformers takes one. specials: its special tokens, as `bos_token` and so on."""
+    limit = {} if max_length is None else {"model_max_length": max_length}
     wrapper: Any = PreTrainedTokenizerFast
     wrapped: PreTrainedTokenizerFast = wrapper(
-        tokenizer_object=core,
-        bos_token=BOS,
-        eos_token=EOS,
-        pad_token=PAD,
-        mask_token=MASK,
-        unk_token=UNKNOWN,
-        clean_up_tokenization_spaces=False,
-        **({} if max_length is None else {"model_max_length": max_length}),
+        tokenizer_object=core, clean_up_tokenization_spaces=False, **specials, **limit
     )
-    wrapped.chat_template = _CHAT
     return wrapped

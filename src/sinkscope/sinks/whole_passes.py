@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from sinkscope.attention import Collect, watch
 from sinkscope.decoding.canvas import Canvas
-from sinkscope.decoding.forward import Forward
+from sinkscope.decoding.forward import Feed, Forward
 from sinkscope.errors import UserError
 from sinkscope.families import Model
 from sinkscope.ordering import TOLERANCE, highest
@@ -106,7 +106,7 @@ def whole_passes(model: Model, sample: xr.Dataset) -> WholePasses:
     with watch(model, Collect(map_layers=tuple(range(model.shape.layers)))) as watched:
         for some in tokens.split(_TOGETHER):
             canvas = Canvas(tokens=some, real=torch.ones_like(some, dtype=torch.bool), prompt_length=some.shape[1])
-            Forward(model, canvas)(some, (0, some.shape[1]), (0, 1), torch.zeros_like(some))
+            Forward(model, canvas)(Feed(some, (0, some.shape[1]), (0, 1), torch.zeros_like(some)))
             layers = [watched.last.maps[layer] for layer in sorted(watched.last.maps)]
             found.append(torch.stack(layers, 1).float().cpu().numpy())
     return WholePasses(maps=np.concatenate(found), lengths=lengths, causal=causal)

@@ -33,7 +33,7 @@ from sinkscope.trace.groups import (
     read_sample,
 )
 from sinkscope.trace.layout import LAYER_HEADS
-from sinkscope.trace.shards import SHARDS, all_sample_folders
+from sinkscope.trace.shards import SHARDS, all_sample_folders, lost_root
 from sinkscope.trace.staging import readable
 
 MOST_SAMPLES = 10
@@ -211,4 +211,6 @@ def _no_trace(path: Path) -> str:
         return f"there is no trace at {path}: record one with `sinkscope trace MODEL --out {path}`"
     if (path / SHARDS).is_dir():
         return f"the manifest of {path} is missing or damaged: restore its zarr.json, or open its shards alone"
+    if lost := lost_root(path):
+        return f"{lost}: restore the file from a copy"
     return f"{path} is not a sinkscope trace: expected a folder that `sinkscope trace --out` wrote"

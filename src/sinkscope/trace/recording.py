@@ -20,7 +20,7 @@ from sinkscope.addresses import place
 from sinkscope.attention import Collect, watch
 from sinkscope.decoding import Prompts, Run, Step, default_settings
 from sinkscope.decoding.canvas import Canvas
-from sinkscope.decoding.forward import forward_for
+from sinkscope.decoding.forward import Feed, forward_for
 from sinkscope.decoding.generation import read_text, warn_beyond_training
 from sinkscope.decoding.protocols import Compression, Intervention, MaskingStats, added, warn_if_nothing
 from sinkscope.decoding.settings import Settings
@@ -137,7 +137,7 @@ def _probe(model: Model, kernel: str | None) -> None:
     tokens = torch.zeros(1, 2, dtype=torch.long, device=model.device)
     canvas = Canvas(tokens=tokens, real=torch.ones_like(tokens, dtype=torch.bool), prompt_length=2)
     with watch(model, kernel=kernel) as watched:
-        forward_for(model, canvas, None, ())(tokens, (0, 2), (0, 1), torch.zeros_like(tokens))
+        forward_for(model, canvas, None, ())(Feed(tokens, (0, 2), (0, 1), torch.zeros_like(tokens)))
     seen, told = heads_by_layer(watched.received), [one.heads for one in model.shape.each]
     if seen != told:
         raise UserError(
@@ -230,7 +230,7 @@ class _Recorder:
         recording = self._plan.recording
         with watch(self._model, Collect(outputs=recording.kinds), kernel=recording.kernel) as watched:
             forward = forward_for(self._model, canvas, None, ())
-            forward(sequence, (0, length), (0, 1), torch.zeros_like(sequence), finished=True)
+            forward(Feed(sequence, (0, length), (0, 1), torch.zeros_like(sequence), finished=True))
         return final_arrays(watched.last)
 
     def _token_texts(self, sequence: torch.Tensor) -> dict[str, str]:

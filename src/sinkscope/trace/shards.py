@@ -91,6 +91,14 @@ def shard_folders(path: Path) -> list[Path]:
         return []
 
 
+def lost_root(path: Path) -> str | None:
+    """Says that samples stand at `path`, and the file that describes their run is missing or damaged; None where there
+    are no samples. To be asked where `read_root` finds none."""
+    if not any(sample_folders(one) for one in (path, *shard_folders(path))):
+        return None
+    return f"{path} holds samples, but {path / METADATA}, which describes their run, is missing or damaged"
+
+
 def read_shards(path: Path) -> list[Shard]:
     """The shards of the trace at `path`; an ordinary one has none. Raises `UserError` for a damaged manifest."""
     document = read_group(path)

@@ -43,10 +43,9 @@ from sinkscope.trace.groups import (
 from sinkscope.trace.layout import Layout
 from sinkscope.trace.lock import LOCK, Lease, WriterLock, writer_lock
 from sinkscope.trace.sample import SampleWriter
-from sinkscope.trace.shards import SHARDS, Shard, mend_shards, read_shards, shard_folders, write_shards
+from sinkscope.trace.shards import SHARDS, Shard, lost_root, mend_shards, read_shards, shard_folders, write_shards
 from sinkscope.versions import check_versions
 
-_NOTHING_TO_RESUME = "{path} is not a sinkscope trace, so there is nothing to resume: leave out --resume"
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -108,7 +107,7 @@ class TraceStore:
         with _writable(path):
             stored = read_root(path)
         if stored is None:
-            raise UserError(_NOTHING_TO_RESUME.format(path=path))
+            raise _nothing_to_resume(path)
         check_version(path, stored)
         difference = first_difference({**stored, "versions": None}, {**asked, "versions": None})
         if difference is not None:
@@ -215,7 +214,13 @@ def check_output(path: str | Path, *, resume: bool, overwrite: bool) -> None:
     if not resume:
         _refuse_existing(path, overwrite)
     elif read_root(path) is None:
-        raise UserError(_NOTHING_TO_RESUME.format(path=path))
+        raise _nothing_to_resume(path)
+
+
+def _nothing_to_resume(path: Path) -> UserError:
+    if lost := lost_root(path):
+        return UserError(f"{lost}: restore the file from a copy to go on, or record to another --out")
+    return UserError(f"{path} is not a sinkscope trace, so there is nothing to resume: leave out --resume")
 
 
 @contextmanager

@@ -6,16 +6,15 @@ A recipe is stored beside what it made, and a folder of another recipe is refuse
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
-from typing import Any, Literal, TypeVar, cast, get_args
+from typing import Any, Literal, get_args
 
 from sinkscope.errors import UserError
 from sinkscope.evaluation import LITTLE, MAX_EXAMPLE_TOKENS, find_task
+from sinkscope.records import check_choice, check_numbers, record_from, typed_field
 
-T = TypeVar("T")
 Objective = Literal["next-token", "masked-diffusion"]
 Precision = Literal["float32", "bfloat16"]
 MatrixOptimizer = Literal["muon", "adamw"]
@@ -23,7 +22,6 @@ LEAST_CONTEXT = MAX_EXAMPLE_TOKENS + max(find_task(name).gen_length for name in 
 """What the longest question of a task may take with its answer: a training is measured on all tasks at every point."""
 _SEEDS = 2**32
 _MOST_RESTARTS = 10
-_IN_WORDS: Mapping[type, str] = {int: "a whole number", float: "a number", str: "a text"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,48 +141,6 @@ def recipe_from(stored: Mapping[str, Any]) -> Recipe:
     """The recipe that `to_dict` gave, or that JSON says. Raises `UserError` for unknown fields and values
     of another type."""
     return record_from(Recipe, stored)
-
-
-def record_from(kind: type[T], stored: Mapping[str, Any]) -> T:
-    """A dataclass whose fields have defaults, from JSON; what is not named keeps its default.
-
-    Raises `UserError` for unknown fields, and for values of another type than the default's.
-    """
-    defaults = {one.name: one.default for one in fields(kind)}  # type: ignore[arg-type]
-    surplus = sorted(stored.keys() - defaults.keys())
-    if surplus:
-        raise UserError(f"a recipe has no {', '.join(surplus)}; its fields are {', '.join(sorted(defaults))}")
-    return kind(**{name: typed_field(name, value, defaults[name]) for name, value in stored.items()})
-
-
-def typed_field(name: str, value: object, like: object) -> Any:
-    """A value from JSON for a field whose default is `like`. Raises `UserError` for one of another type."""
-    if type(like) is tuple:
-        if type(value) not in (list, tuple):
-            raise UserError(f"{name}={value!r}, wanted a list such as {list(like)}")
-        return tuple(typed_field(name, item, like[0]) for item in cast(list[object], value))
-    # A whole number will do for a fraction, but True is no number.
-    if type(value) not in ((int, float) if type(like) is float else (type(like),)):
-        raise UserError(f"{name} got {value!r}, wanted {_IN_WORDS[type(like)]} such as {like!r}")
-    try:
-        return float(cast(float, value)) if type(like) is float else value
-    except OverflowError as error:
-        raise UserError(f"{name} is too large a number") from error
-
-
-def check_numbers(recipe: object, *, counts: Iterable[str], positive: Iterable[str], others: Iterable[str]) -> None:
-    """Raise `UserError` for counts below 1, positive numbers of 0, and others below 0; all are finite."""
-    for names, least, wanted in ((counts, 1, "at least 1"), (positive, 0, "above 0"), (others, 0, "at least 0")):
-        for name in names:
-            value = getattr(recipe, name)
-            if not least <= value < math.inf or (names is positive and value == 0):
-                raise UserError(f"{name} must be {wanted}, got {value}")
-
-
-def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
-    """Raise `UserError` unless a field has one of the values that it may have."""
-    if value not in choices:
-        raise UserError(f"{name}={value!r}, wanted {' or '.join(choices)}")
 
 
 def differences(one: Recipe, other: Recipe) -> str:

@@ -25,7 +25,20 @@ from sinkscope.cli.choices import (
 )
 from sinkscope.cli.grids import Findings, grid_progress, laying_out, print_findings, write_findings
 from sinkscope.cli.groups import OptionGroup, add_command
-from sinkscope.cli.options import MOST, BatchSize, Device, Json, KeepingOptions, limit_option, names, numbers, several
+from sinkscope.cli.options import (
+    BatchSize,
+    Device,
+    Json,
+    KeepingOptions,
+    Names,
+    limit_option,
+    many,
+    names,
+    numbers,
+    positive,
+    seed_of,
+    several,
+)
 from sinkscope.cli.select.opening import (
     DataOptions,
     Overwrite,
@@ -38,7 +51,6 @@ from sinkscope.cli.select.opening import (
 )
 from sinkscope.cli.workers import WorkerOptions
 from sinkscope.errors import UserError
-from sinkscope.seeds import MOST_SEED
 
 if TYPE_CHECKING:
     from sinkscope.experiments.patches import PatchGrid
@@ -65,41 +77,21 @@ class SendingOptions(OptionGroup):
 
     panel: ClassVar[str] = "What is sent"
 
-    selector: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME,...", help=f"Who chooses: {', '.join(SELECTORS)}; {_SELECTORS} if left out."),
-    ] = None
-    digital: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME,...", help=f"Also the picture as a file, over awgn: {', '.join(DIGITAL)}."),
-    ] = None
-    alpha: Annotated[
-        list[str] | None, typer.Option(metavar="0.1,...", help=f"Shares of the patches; {_ALPHAS} if left out.")
-    ] = None
+    selector: Annotated[Names, many("NAME,...", f"Who chooses: {', '.join(SELECTORS)}; {_SELECTORS} if left out.")] = (
+        None
+    )
+    digital: Annotated[Names, many("NAME,...", f"Also the picture as a file, over awgn: {', '.join(DIGITAL)}.")] = None
+    alpha: Annotated[Names, many("0.1,...", f"Shares of the patches; {_ALPHAS} if left out.")] = None
     snr: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="none,0,...",
-            help=f"In dB; inf: codec without noise, none: tokens as they are. {_SNRS} if left out.",
-        ),
+        Names, many("none,0,...", f"In dB; inf: codec without noise, none: tokens as they are. {_SNRS} if left out.")
     ] = None
-    rate: Annotated[
-        list[str] | None,
-        typer.Option(metavar="0.25,...", help=f"Complex symbols a token over its width; {_RATES} if left out."),
-    ] = None
+    rate: Annotated[Names, many("0.25,...", f"Complex symbols a token over its width; {_RATES} if left out.")] = None
     channel: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME,...",
-            help=f"{', '.join(CHANNELS)}; parameters as in erasure:loss=0.2. {_CHANNEL} if left out.",
-        ),
+        Names, many("NAME,...", f"{', '.join(CHANNELS)}; parameters as in erasure:loss=0.2. {_CHANNEL} if left out.")
     ] = None
-    mode: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME,...", help=f"How the gates keep the budget: {', '.join(MODES)}; as trained."),
-    ] = None
-    draws: Annotated[int, typer.Option(min=1, max=MOST, help="Draws of random patches and of noise.")] = 1
-    seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="Of random patches and of noise.")] = 0
+    mode: Annotated[Names, many("NAME,...", f"How the gates keep the budget: {', '.join(MODES)}; as trained.")] = None
+    draws: Annotated[int, positive("Draws of random patches and of noise.")] = 1
+    seed: Annotated[int, seed_of("Of random patches and of noise.")] = 0
 
     def __post_init__(self) -> None:
         check_names("selector", names("--selector", self.selector), SELECTORS)

@@ -12,7 +12,7 @@ import typer
 from sinkscope.cli import console
 from sinkscope.cli.choices import MODES, SELECTORS, check_names
 from sinkscope.cli.groups import add_command
-from sinkscope.cli.options import MOST, Device, Json, names, numbers
+from sinkscope.cli.options import Device, Json, Names, many, names, numbers, positive, seed_of
 from sinkscope.cli.select.opening import (
     DataOptions,
     OneModel,
@@ -24,7 +24,6 @@ from sinkscope.cli.select.opening import (
     open_selective,
 )
 from sinkscope.files import make_folder
-from sinkscope.seeds import MOST_SEED
 
 if TYPE_CHECKING:
     from sinkscope.experiments.pictures import PictureAccuracy
@@ -40,21 +39,13 @@ def add_to(app: typer.Typer) -> None:
 def _maps(
     pictures_from: DataOptions,
     model: OneModel = None,
-    alpha: Annotated[
-        list[str] | None,
-        typer.Option(metavar="0.1,...", help="Shares of the patches, a column each; 0.1,0.3,0.5 if left out."),
-    ] = None,
-    selector: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME,...", help=f"Who chooses: {', '.join(SELECTORS)}; gates if left out."),
-    ] = None,
+    alpha: Annotated[Names, many("0.1,...", "Shares of the patches, a column each; 0.1,0.3,0.5 if left out.")] = None,
+    selector: Annotated[Names, many("NAME,...", f"Who chooses: {', '.join(SELECTORS)}; gates if left out.")] = None,
     mode: Annotated[
         str | None, typer.Option(help=f"How the gates keep the budget: {', '.join(MODES)}; as trained.")
     ] = None,
-    pictures: Annotated[
-        int, typer.Option(min=1, max=MOST, help="How many, of different classes as far as there are.")
-    ] = 6,
-    seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="Another seed takes other pictures.")] = 0,
+    pictures: Annotated[int, positive("How many, of different classes as far as there are.")] = 6,
+    seed: Annotated[int, seed_of("Another seed takes other pictures.")] = 0,
     split: Part = "test",
     out: Annotated[Path, typer.Option(help="File of the figure: .svg, .pdf or .png.")] = Path("maps.svg"),
     overwrite: Overwrite = False,

@@ -8,11 +8,12 @@ from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
 from sinkscope.errors import UserError
+from sinkscope.records import check_choice, check_numbers, record_from
 from sinkscope.selection.budgets import check_alpha
 from sinkscope.selection.channels import find_channel
 from sinkscope.selection.link import check_rate
 from sinkscope.selection.modes import find_mode
-from sinkscope.training.recipe import MatrixOptimizer, check_choice, check_numbers, record_from
+from sinkscope.training.recipe import MatrixOptimizer
 
 
 @dataclass(frozen=True, kw_only=True)
