@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_vits import BACKBONES, BLOCKS, GATES, SPLIT, pictures, selective
 
-from sinkscope.selection import MODES, SELECTORS, SelectiveViT
+from sinkscope.selection import MODES, SELECTORS, Link, SelectiveViT, find_channel
 from sinkscope.selection.modes import LEAST
 
 SHARES = [0.05, 0.3, 0.35, 0.6, 0.95, 1.0]
@@ -259,3 +259,13 @@ def test_half_precision_keeps_the_same_counts(name: str, selector: str, dtype: t
 def test_without_a_link_nothing_is_sent_as_symbols(mode: str) -> None:
     model = selective("vit")
     assert model(pictures(model.backbone, 2), 0.5, mode=mode).symbols.tolist() == [0, 0]
+
+
+def test_what_comes_of_a_batch_can_be_a_target_of_training() -> None:
+    """The pass runs in inference mode, whose tensors autograd refuses; those that come out are ordinary ones."""
+    model = selective("vit")
+    picked = model(pictures(model.backbone, 2), 0.5, link=Link(find_channel("awgn"), 0.5, 3.0))
+    assert not any(one.is_inference() or one.requires_grad for one in vars(picked).values())
+    weights = torch.ones_like(picked.logits, requires_grad=True)
+    torch.autograd.backward((weights * picked.logits).sum())
+    assert weights.grad is not None and torch.equal(weights.grad, picked.logits)
