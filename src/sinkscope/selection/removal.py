@@ -58,11 +58,11 @@ class Group:
 
     def keep(self, keep: torch.Tensor, weight: torch.Tensor | None) -> list[Group]:
         """The patches that stay, (row, patch) boolean, multiplied by a weight if any; rows sorted into groups."""
-        tokens = self.tokens
+        whole = self
         if weight is not None:
-            tokens = torch.cat([tokens[:, : self.head], self.patches * weight.unsqueeze(-1)], dim=1)
+            weighed = self.patches * weight.unsqueeze(-1)
+            whole = replace(self, tokens=torch.cat([self.tokens[:, : self.head], weighed], dim=1))
         keep = keep & self.there
-        whole = replace(self, tokens=tokens)
         if len(keep) == 1:
             return [whole._alone(keep[0])]
         counts = keep.sum(-1)
