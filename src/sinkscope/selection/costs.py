@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean, median
 
 import torch
@@ -26,7 +26,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from sinkscope.errors import UserError
 from sinkscope.selection.backbones import unfused
-from sinkscope.selection.channels import Channel, Received
 from sinkscope.selection.link import Link
 from sinkscope.selection.model import SelectiveViT
 
@@ -114,34 +113,16 @@ def taking_turns(
 
 
 def _sides(model: SelectiveViT, image: torch.Tensor, alpha: float, link: Link | None, mode: str) -> tuple[float, float]:
-    """Camera and server. The wire is the channel, or without a link before the first block of the server."""
+    """Camera and server. The server begins with the decoder, or without a link with the first block behind the wire."""
+    begins = model.backbone.blocks[model.split] if link is None else model.codec.decoder
     before: list[int] = []
     with unfused(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-
-        def note(*_: object) -> None:
-            before.append(counter.get_total_flops())
-
-        if link is not None:
-            model(image, alpha, mode=mode, link=replace(link, channel=_Noted(link.channel, note)))
-        else:
-            hook = model.backbone.blocks[model.split].register_forward_pre_hook(note)
-            try:
-                model(image, alpha, mode=mode)
-            finally:
-                hook.remove()
+        hook = begins.register_forward_pre_hook(lambda *_: before.append(counter.get_total_flops()))
+        try:
+            model(image, alpha, mode=mode, link=link)
+        finally:
+            hook.remove()
     return float(before[0]), float(counter.get_total_flops() - before[0])
-
-
-@dataclass(frozen=True)
-class _Noted(Channel):
-    """A channel that calls before it transmits."""
-
-    channel: Channel
-    call: Callable[[], None]
-
-    def transmit(self, symbols: torch.Tensor, snr: torch.Tensor) -> Received:
-        self.call()
-        return self.channel.transmit(symbols, snr)
 
 
 def _wait(device: torch.device) -> None:

@@ -45,7 +45,7 @@ class TokenCodec(nn.Module):
         self.encoder = nn.Sequential(
             nn.LayerNorm(width), nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, 2 * width)
         )
-        self.decoder = nn.Sequential(nn.Linear(2 * width + 2, hidden), nn.GELU(), nn.Linear(hidden, width))
+        self.decoder = _Decoder(nn.Linear(2 * width + 2, hidden), nn.GELU(), nn.Linear(hidden, width))
 
     def symbols(self, rate: float) -> int:
         """Complex symbols a token. Raises `UserError` for a rate outside (0, 1]."""
@@ -67,13 +67,21 @@ class TokenCodec(nn.Module):
     def decode(self, symbols: torch.Tensor, rate: float, snr: torch.Tensor) -> torch.Tensor:
         """What arrived, complex (batch, token, symbol), and the SNR in dB that the receiver knows of, (batch,), back to
         tokens (batch, token, width)."""
-        first, *layers = self.decoder
-        assert isinstance(first, nn.Linear)
-        flat = torch.view_as_real(symbols).flatten(-2).to(first.weight)
+        flat = torch.view_as_real(symbols).flatten(-2).to(next(self.decoder.parameters()))
         known = snr.clamp(_LEAST_SNR, _MOST_SNR).to(flat) / _MOST_SNR
-        told = torch.stack([known, torch.full_like(known, rate)], -1)
-        # One matrix: its columns of what arrived, those of zeros, which are passed over, and the two of what is told.
-        tokens = linear(flat, first.weight[:, : flat.shape[-1]])
+        tokens: torch.Tensor = self.decoder(flat, torch.stack([known, torch.full_like(known, rate)], -1))
+        return tokens
+
+
+class _Decoder(nn.Sequential):
+    """Its first matrix has columns for all symbols that could arrive, and two for what is told of the transmission."""
+
+    def forward(self, arrived: torch.Tensor, told: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        """arrived: (batch, token, number), the first of the numbers; the others are zeros, whose columns are passed
+        over. told: (batch, 2)."""
+        first, *layers = self
+        assert isinstance(first, nn.Linear)
+        tokens = linear(arrived, first.weight[:, : arrived.shape[-1]])
         tokens = tokens + linear(told, first.weight[:, -2:], first.bias).unsqueeze(1)
         for layer in layers:
             tokens = layer(tokens)
