@@ -109,6 +109,7 @@ class SelectiveViT(nn.Module):
         budget = self.budget(alpha.to(embedded.device))
         return torch.cat([embedded[:, :prefix], budget, embedded[:, prefix:]], dim=1)
 
+    @torch.no_grad()
     def forward(
         self,
         images: torch.Tensor,
@@ -134,10 +135,7 @@ class SelectiveViT(nn.Module):
         if link is not None:
             link.check_batch(len(images))
         run = _Run(self, mode or self.mode, chooser, numbers)
-        with torch.inference_mode():
-            picked = run.server(run.camera(images, shares), link, len(images))
-        # Copied out here, the results are ordinary tensors.
-        return Picked(logits=picked.logits.clone(), kept=picked.kept.clone(), symbols=picked.symbols.clone())
+        return run.server(run.camera(images, shares), link, len(images))
 
 
 class _Run:

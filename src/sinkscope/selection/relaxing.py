@@ -52,9 +52,8 @@ def relaxed_pass(
         if index in places:
             kept, relaxation = _gate(model, index, tokens, there, counts[places.index(index)], chosen_mode)
             there = kept.keep
-            policy = (
-                policy * relaxation.policy
-            )  # in value the latter alone; an earlier gate learns from later blocks too
+            # In value the latter alone; an earlier gate learns from later blocks too.
+            policy = policy * relaxation.policy
             bias = policy_bias(policy, head)
             if kept.weight is not None:
                 tokens = torch.cat([tokens[:, :head], tokens[:, head:] * kept.weight.unsqueeze(-1)], dim=1)
