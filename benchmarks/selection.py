@@ -76,7 +76,7 @@ def turns(ways: Mapping[str, Callable[[], object]], given: argparse.Namespace) -
     """Seconds of every way, its runs one after the other."""
     device = torch.device(given.device)
     clock = time.process_time if device.type == "cpu" else time.perf_counter
-    with torch.no_grad():
+    with torch.inference_mode():
         return taking_turns(ways, given.runs, device=device, clock=clock)
 
 

@@ -6,7 +6,7 @@ import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sinkscope.ordering import TOLERANCE, WIDEST, exceeds, graded, highest, ordered, settled
+from sinkscope.ordering import TOLERANCE, WIDEST, best, exceeds, graded, highest, ordered, settled
 
 NOISE = 1e-6
 levels = st.lists(st.integers(-9, 9), min_size=1, max_size=40)
@@ -82,6 +82,28 @@ def test_the_highest_k(places: list[int], k: int, seed: int) -> None:
     values[np.array(places) == 0] = np.nan
     wanted = sorted((place for place in range(len(places)) if places[place]), key=lambda place: -places[place])[:k]
     assert np.flatnonzero(highest(values, k)).tolist() == sorted(wanted)
+
+
+@given(st.lists(rows, min_size=1, max_size=4), st.data())
+def test_the_best_of_each_row_are_the_first_in_order(some: list[list[float]], data: st.DataObject) -> None:
+    """Rows of unequal length, filled up with NaN, which comes last."""
+    longest = max(map(len, some))
+    counts = data.draw(st.lists(st.integers(1, longest + 2), min_size=len(some), max_size=len(some)))
+    values = torch.tensor([row + [torch.nan] * (longest - len(row)) for row in some], dtype=torch.float64)
+    for places, row, count in zip(best(values, torch.tensor(counts)), values, counts, strict=True):
+        assert places.nonzero().flatten().tolist() == sorted(ordered(row)[:count].tolist())
+
+
+def test_the_best_of_rows_without_a_value() -> None:
+    assert best(torch.empty(2, 0), torch.tensor([1, 3])).shape == (2, 0)
+
+
+@given(levels, st.integers(1, 40), seeds)
+def test_the_best_see_no_difference_in_noise(places: list[int], k: int, seed: int) -> None:
+    values = noisy(1.0 + np.array(places, dtype=float) / 10, seed)
+    wanted = sorted(range(len(places)), key=lambda place: -places[place])[:k]
+    marked = best(torch.from_numpy(values)[None], torch.tensor([k]))[0]
+    assert marked.nonzero().flatten().tolist() == sorted(wanted)
 
 
 @given(rows, st.integers(1, 40))

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sinkscope.errors import UserError
-from sinkscope.selection import CHANNELS, find_channel, seed_channels
+from sinkscope.selection import CHANNELS, channels, find_channel, seed_channels
 from sinkscope.selection.channels import Received, noise_variance
 
 NAMES = sorted(CHANNELS)
@@ -204,6 +204,7 @@ def test_drawing_leaves_torch_s_own_generator_alone() -> None:
 def test_without_sionna_it_is_said_what_to_install(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("sionna.phy", "sionna.phy.channel"):
         monkeypatch.setitem(sys.modules, module, None)
+    channels._awgn.cache_clear()
     message = r"^channels come from sionna: pip install 'sinkscope\[channel\]'$"
     with pytest.raises(UserError, match=message):
         sent(name, torch.ones(1, 1, 1, dtype=torch.complex64), 0.0)

@@ -27,13 +27,14 @@ def by_hand(alpha: float, patches: int, rate: float | None = None) -> tuple[int,
     left, camera = patches, 2 * patches * CHANNELS * PATCH**2 * WIDTH
     for block in range(SPLIT):
         if block in GATES:
-            camera += 2 * (left + 1) * WIDTH  # one score a patch, one threshold
+            camera += 2 * left * WIDTH  # one score a patch; exact counts need no threshold
             left = counts[GATES.index(block)]
         camera += block_by_hand(left + 2)
     server = (BLOCKS - SPLIT) * block_by_hand(left + 1) + 2 * WIDTH * CLASSES
     if rate is not None:
-        camera += 2 * (left + 1) * (WIDTH * HIDDEN + HIDDEN * 2 * WIDTH)
-        server += 2 * (left + 1) * ((2 * WIDTH + 2) * HIDDEN + HIDDEN * WIDTH)
+        sent = 2 * math.ceil(rate * WIDTH)  # real and imaginary parts
+        camera += 2 * (left + 1) * (WIDTH * HIDDEN + HIDDEN * sent)
+        server += 2 * (left + 1) * (sent * HIDDEN + HIDDEN * WIDTH) + 2 * 2 * HIDDEN  # the SNR and the rate, told once
     return camera, server
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tiny_vits import GATES, SPLIT, STOCK, pictures, selective
 
-from sinkscope.selection import find_selector, merge_alike
+from sinkscope.selection import find_selector, merge_alike, merging
 from sinkscope.selection.budgets import alphas, gate_counts
 
 SHARES = [0.1, 0.35, 0.6, 0.9, 1.0]
@@ -82,6 +82,19 @@ def test_as_many_tokens_are_sent_alone_and_in_a_batch(name: str, way: str) -> No
         alone = model(images[row : row + 1], share, selector=way)
         assert torch.equal(alone.kept[0], together.kept[row])
         torch.testing.assert_close(alone.logits[0], together.logits[row], rtol=1e-4, atol=1e-4)  # single precision
+
+
+def test_each_picture_is_merged_once_a_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, counts = selective("vit"), []
+
+    def counted(patches: torch.Tensor, sizes: torch.Tensor, there: torch.Tensor, count: int) -> merging.Rows:
+        counts.append(count)
+        return merge_alike(patches, sizes, there, count)
+
+    monkeypatch.setattr(merging, "merge_alike", counted)
+    model(pictures(model.backbone, 3), 0.5, selector="tome")
+    assert len(counts) == 3 * len(GATES)
+    assert not merging._AT_GATES, "nothing is held when the pass is over"
 
 
 @pytest.mark.parametrize("way", WAYS)

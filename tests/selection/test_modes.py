@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sinkscope.selection.modes import LEAST, MODES, ScoredPatches, find_mode
+from sinkscope.selection.modes import LEAST, MODES, GateDecision, Relaxation, ScoredPatches, find_mode
 
 LAWS = settings(max_examples=40, deadline=None)
 seeds = st.integers(0, 2**32 - 1)
@@ -37,6 +37,13 @@ def best(one: ScoredPatches, row: int) -> list[bool]:
     order = sorted((place for place, is_there in enumerate(there) if is_there), key=lambda place: -scores[place])
     kept = set(order[: int(one.counts[row])])
     return [place in kept for place in range(len(there))]
+
+
+def decided(name: str, one: ScoredPatches) -> tuple[GateDecision, Relaxation]:
+    """What is chosen, and what training sees of it."""
+    mode = find_mode(name)
+    chosen = mode.choose(one)
+    return chosen, mode.relax(one, chosen)
 
 
 @LAWS
@@ -87,11 +94,11 @@ def test_soft_weighs_each_patch_as_published(seed: int) -> None:
 @given(seed=seeds)
 def test_what_is_gone_stays_gone_and_relaxed_is_a_share(name: str, seed: int) -> None:
     one = asked(seed)
-    kept = find_mode(name).choose(one)
+    kept, relaxation = decided(name, one)
     assert not bool((kept.keep & ~one.there).any())
-    assert torch.equal(kept.policy, kept.keep.to(kept.policy))
-    assert bool((kept.relaxed >= 0).all() and (kept.relaxed <= 1).all())
-    assert not bool(kept.relaxed[~one.there].any())
+    assert torch.equal(relaxation.policy, kept.keep.to(relaxation.policy))
+    assert bool((relaxation.relaxed >= 0).all() and (relaxation.relaxed <= 1).all())
+    assert not bool(relaxation.relaxed[~one.there].any())
 
 
 @pytest.mark.parametrize("name", MODES)
@@ -119,9 +126,9 @@ def test_the_policy_is_the_choice_to_the_bit_with_the_gradient_of_a_sigmoid(
     drawn = asked(seed)
     assert drawn.threshold is not None
     scores, threshold = (one.to(dtype).requires_grad_() for one in (drawn.scores, drawn.threshold))
-    kept = find_mode(name).choose(replace(drawn, scores=scores, threshold=threshold))
-    assert torch.equal(kept.policy.detach(), kept.keep.to(dtype))
-    by_score, by_threshold = torch.autograd.grad(kept.policy.float().sum(), [scores, threshold])
+    kept, relaxation = decided(name, replace(drawn, scores=scores, threshold=threshold))
+    assert torch.equal(relaxation.policy.detach(), kept.keep.to(dtype))
+    by_score, by_threshold = torch.autograd.grad(relaxation.policy.float().sum(), [scores, threshold])
     distance = torch.sigmoid(scores.double() - threshold.double()).detach()
     expected = distance * (1 - distance) * drawn.there
     # a sigmoid, a product and a sum of at most 40 of them
@@ -134,6 +141,14 @@ def test_the_policy_is_the_choice_to_the_bit_with_the_gradient_of_a_sigmoid(
 @given(seeds)
 def test_without_a_threshold_the_edge_of_the_choice_stands_for_it(seed: int) -> None:
     one = asked(seed, threshold=False, ties=False)
-    kept = find_mode("exact").choose(one)
-    assert bool((kept.relaxed[kept.keep] > 0.5).all())
-    assert bool((kept.relaxed[one.there & ~kept.keep] < 0.5).all())
+    kept, relaxation = decided("exact", one)
+    assert bool((relaxation.relaxed[kept.keep] > 0.5).all())
+    assert bool((relaxation.relaxed[one.there & ~kept.keep] < 0.5).all())
+
+
+@pytest.mark.parametrize("name", [name for name, mode in MODES.items() if not mode.needs_threshold])
+@LAWS
+@given(seed=seeds)
+def test_a_mode_that_needs_no_threshold_chooses_the_same_without_it(name: str, seed: int) -> None:
+    one = asked(seed)
+    assert torch.equal(find_mode(name).choose(one).keep, find_mode(name).choose(replace(one, threshold=None)).keep)

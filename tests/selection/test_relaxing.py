@@ -14,7 +14,7 @@ from tiny_vits import BACKBONES, GATES, pictures, selective
 
 from sinkscope.selection import MODES, Link, find_channel, relaxed_pass, relaxing, seed_channels
 from sinkscope.selection.budgets import gate_shares
-from sinkscope.selection.modes import GateDecision, Mode, ScoredPatches, above
+from sinkscope.selection.modes import GateDecision, Mode, Relaxation, ScoredPatches, above
 
 SHARES = torch.tensor([0.05, 0.3, 0.35, 0.6, 0.95, 1.0], dtype=torch.float64)
 each_network = pytest.mark.parametrize("name", BACKBONES)
@@ -79,7 +79,7 @@ def test_shares_are_told_gate_by_gate_beside_what_was_asked(mode: str) -> None:
 
 
 class Watching(Mode):
-    """Another mode, whose policies are held for their gradients."""
+    """Another mode, which remembers what it was asked and what it chose."""
 
     def __init__(self, inner: Mode) -> None:
         self.inner, self.kept = inner, list[GateDecision]()
@@ -89,8 +89,10 @@ class Watching(Mode):
         asked.scores.retain_grad()
         self.kept.append(self.inner.choose(asked))
         self.asked.append(asked)
-        self.kept[-1].policy.retain_grad()
         return self.kept[-1]
+
+    def relax(self, asked: ScoredPatches, chosen: GateDecision) -> Relaxation:
+        return self.inner.relax(asked, chosen)
 
 
 @each_network
@@ -148,8 +150,12 @@ class Smooth(Mode):
     """A mode for this test: the sigmoid itself is the policy, and nothing is dropped."""
 
     def choose(self, asked: ScoredPatches) -> GateDecision:
+        return GateDecision(keep=asked.there)
+
+    def relax(self, asked: ScoredPatches, chosen: GateDecision) -> Relaxation:
+        del chosen
         relaxed = above(asked)
-        return GateDecision(keep=asked.there, relaxed=relaxed, policy=relaxed)
+        return Relaxation(relaxed=relaxed, policy=relaxed)
 
 
 @each_network

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_vits import BACKBONES, BLOCKS, GATES, SPLIT, pictures, selective
 
-from sinkscope.selection import MODES, SELECTORS, SelectiveViT
+from sinkscope.selection import MODES, SELECTORS, Link, SelectiveViT, find_channel
 from sinkscope.selection.modes import LEAST
 
 SHARES = [0.05, 0.3, 0.35, 0.6, 0.95, 1.0]
@@ -259,3 +259,12 @@ def test_half_precision_keeps_the_same_counts(name: str, selector: str, dtype: t
 def test_without_a_link_nothing_is_sent_as_symbols(mode: str) -> None:
     model = selective("vit")
     assert model(pictures(model.backbone, 2), 0.5, mode=mode).symbols.tolist() == [0, 0]
+
+
+def test_inference_mode_gives_the_same() -> None:
+    model = selective("vit")
+    images, link = pictures(model.backbone, 2), Link(find_channel("awgn"), 0.5, float("inf"))
+    plain = model(images, 0.5, link=link)
+    with torch.inference_mode():
+        again = model(images, 0.5, link=link)
+    assert torch.equal(again.logits, plain.logits) and torch.equal(again.kept, plain.kept)

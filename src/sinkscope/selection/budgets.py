@@ -40,8 +40,8 @@ def check_alpha(alpha: float | Sequence[float] | torch.Tensor) -> None:
 
 def alphas(alpha: float | Sequence[float] | torch.Tensor, batch: int) -> torch.Tensor:
     """One share an image, (batch,) float64. Raises `UserError` for shares outside (0, 1] or too few of them."""
-    check_alpha(alpha)
     given = torch.as_tensor(alpha, dtype=torch.float64)
+    check_alpha(given)
     if given.ndim > 1 or (given.ndim == 1 and len(given) not in (1, batch)):
         raise UserError(f"alpha must be one number or one for each of the {batch} images, got {tuple(given.shape)}")
     return given.reshape(-1).expand(batch)
@@ -60,7 +60,7 @@ def gate_shares(alpha: float, gates: int) -> list[float]:
 def gate_counts(alpha: torch.Tensor, gates: int, patches: int) -> list[torch.Tensor]:
     """How many patches of each image stay after each gate: a (batch,) integer tensor a gate."""
     rows = [[count_kept(share, patches) for share in gate_shares(one, gates)] for one in alpha.tolist()]
-    return list(torch.tensor(rows, dtype=torch.long).reshape(len(rows), gates).T)
+    return [torch.tensor([row[gate] for row in rows], dtype=torch.long) for gate in range(gates)]
 
 
 class BudgetToken(nn.Module):
@@ -73,8 +73,7 @@ class BudgetToken(nn.Module):
 
     def forward(self, alpha: torch.Tensor) -> torch.Tensor:
         """alpha (batch,) -> (batch, 1, width)."""
-        share = alpha.to(self.all).view(-1, 1, 1)
-        return share * self.all + (1 - share) * self.none
+        return torch.lerp(self.none, self.all, alpha.to(self.all).view(-1, 1, 1))
 
 
 class Gate(nn.Module):

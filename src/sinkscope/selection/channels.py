@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cache
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -58,7 +59,9 @@ class Channel(ABC):
 @channel("awgn")
 class Awgn(Channel):
     def transmit(self, symbols: torch.Tensor, snr: torch.Tensor) -> Received:
-        return Received(symbols=_add_noise(symbols, noise_variance(snr)), snr=snr)
+        if bool((snr < torch.inf).any()):
+            symbols = _add_noise(symbols, noise_variance(snr))
+        return Received(symbols=symbols, snr=snr)
 
 
 @channel("rayleigh")
@@ -107,8 +110,15 @@ def seed_channels(seed: int) -> None:
 
 def _add_noise(symbols: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
     """Complex white Gaussian noise of total variance (batch,) on symbols (batch, token, symbol)."""
-    noisy: torch.Tensor = _phy().channel.AWGN(precision="single", device=str(symbols.device))(symbols, variance)
+    noisy: torch.Tensor = _awgn(str(symbols.device))(symbols, variance)
     return noisy
+
+
+@cache
+def _awgn(device: str) -> torch.nn.Module:
+    """Built once: it takes longer than what it does. The generator that it draws from is sionna's, not its own."""
+    adding: torch.nn.Module = _phy().channel.AWGN(precision="single", device=device)
+    return adding
 
 
 def _fading(batch: int, device: torch.device) -> torch.Tensor:
@@ -119,9 +129,10 @@ def _fading(batch: int, device: torch.device) -> torch.Tensor:
 
 
 def _phy() -> ModuleType:
-    """sionna.phy, imported when a channel is first used. Its import seeds PyTorch's own generator, which is undone."""
+    """sionna.phy, imported when a channel is first used. Its import seeds PyTorch's own generator, which is undone, and
+    tensors that it may hold are to be ordinary ones, which training can use."""
     try:
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
             import sionna.phy
             import sionna.phy.channel
     except ImportError as error:

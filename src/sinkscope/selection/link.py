@@ -2,8 +2,8 @@
 
     Link(find_channel("awgn"), rate=0.25, snr=10)
 
-A token of width d becomes ceil(r d) symbols. The encoder always makes d of them; a transmission sends the first ceil(r
-d) and the decoder reads zeros for the rest, so the widths are nested (Matryoshka, arXiv 2205.13147) and a model
+A token of width d becomes ceil(r d) symbols. The encoder knows d of them; a transmission makes and sends the first
+ceil(r d) and the decoder reads zeros for the rest, so the widths are nested (Matryoshka, arXiv 2205.13147) and a model
 that is trained over r has no separate weights for any r. The published method trains one codec for each of a few rates.
 
 The power convention is the one of the whole package: the symbols of every token have the mean power 1, so the SNR in
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.nn.functional import linear
 
 from sinkscope.errors import UserError
 from sinkscope.selection.channels import Channel
@@ -25,7 +26,7 @@ from sinkscope.selection.channels import Channel
 _ROUNDING = 1e-6
 _LEAST_SNR, _MOST_SNR = -30.0, 40.0
 """What the decoder is told is cut to this range, in dB."""
-_TINY = 1e-20
+_TINY = 1e-10
 
 
 def check_rate(rate: float) -> None:
@@ -44,7 +45,7 @@ class TokenCodec(nn.Module):
         self.encoder = nn.Sequential(
             nn.LayerNorm(width), nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, 2 * width)
         )
-        self.decoder = nn.Sequential(nn.Linear(2 * width + 2, hidden), nn.GELU(), nn.Linear(hidden, width))
+        self.decoder = _Decoder(nn.Linear(2 * width + 2, hidden), nn.GELU(), nn.Linear(hidden, width))
 
     def symbols(self, rate: float) -> int:
         """Complex symbols a token. Raises `UserError` for a rate outside (0, 1]."""
@@ -53,20 +54,37 @@ class TokenCodec(nn.Module):
 
     def encode(self, tokens: torch.Tensor, rate: float) -> torch.Tensor:
         """(batch, token, width) -> complex (batch, token, symbol), mean power 1 in every token."""
-        pairs = self.encoder(tokens).unflatten(-1, (self.width, 2))[..., : self.symbols(rate), :].float()
-        power = pairs.square().sum(-1).mean(-1, keepdim=True)
-        scaled: torch.Tensor = pairs * (power + _TINY).rsqrt().unsqueeze(-1)
-        return torch.view_as_complex(scaled.contiguous())
+        *layers, last = self.encoder
+        for layer in layers:
+            tokens = layer(tokens)
+        assert isinstance(last, nn.Linear)
+        symbols = self.symbols(rate)
+        flat = linear(tokens, last.weight[: 2 * symbols], last.bias[: 2 * symbols]).float()
+        size = torch.linalg.vector_norm(flat, dim=-1, keepdim=True) / math.sqrt(symbols)
+        scaled = flat / size.clamp(min=_TINY)
+        return torch.view_as_complex(scaled.view(*scaled.shape[:-1], symbols, 2))
 
     def decode(self, symbols: torch.Tensor, rate: float, snr: torch.Tensor) -> torch.Tensor:
         """What arrived, complex (batch, token, symbol), and the SNR in dB that the receiver knows of, (batch,), back to
         tokens (batch, token, width)."""
-        pairs = torch.view_as_real(symbols).to(next(self.decoder.parameters()))
-        missing = self.width - pairs.shape[-2]
-        flat = torch.nn.functional.pad(pairs, (0, 0, 0, missing)).flatten(-2)
-        known = snr.clamp(_LEAST_SNR, _MOST_SNR).to(flat).view(-1, 1, 1).expand(*flat.shape[:2], 1) / _MOST_SNR
-        told = torch.cat([flat, known, torch.full_like(known, rate)], dim=-1)
-        tokens: torch.Tensor = self.decoder(told)
+        flat = torch.view_as_real(symbols).flatten(-2).to(next(self.decoder.parameters()))
+        known = snr.clamp(_LEAST_SNR, _MOST_SNR).to(flat) / _MOST_SNR
+        tokens: torch.Tensor = self.decoder(flat, torch.stack([known, torch.full_like(known, rate)], -1))
+        return tokens
+
+
+class _Decoder(nn.Sequential):
+    """Its first matrix has columns for all symbols that could arrive, and two for what is told of the transmission."""
+
+    def forward(self, arrived: torch.Tensor, told: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        """arrived: (batch, token, number), the first of the numbers; the others are zeros, whose columns are passed
+        over. told: (batch, 2)."""
+        first, *layers = self
+        assert isinstance(first, nn.Linear)
+        tokens = linear(arrived, first.weight[:, : arrived.shape[-1]])
+        tokens = tokens + linear(told, first.weight[:, -2:], first.bias).unsqueeze(1)
+        for layer in layers:
+            tokens = layer(tokens)
         return tokens
 
 

@@ -15,10 +15,16 @@ themselves, not their keys.
 
 from __future__ import annotations
 
+from weakref import WeakKeyDictionary
+
 import torch
 
 from sinkscope.ordering import ordered
 from sinkscope.selection.selectors import ClsAttentionSelector, GateInput, Merged, Selector, selector
+
+Rows = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+_AT_GATES: WeakKeyDictionary[GateInput, Rows] = WeakKeyDictionary()
+"""What was merged at gates that are still looked at."""
 
 
 @selector("evit")
@@ -37,22 +43,25 @@ class Evit(ClsAttentionSelector):
 @selector("tome")
 class ToMe(Selector):
     def scores(self, at: GateInput) -> torch.Tensor:
-        return self._rows(at)[0].to(at.patches.dtype)
+        return _merged_rows(at)[0].to(at.patches.dtype)
 
     def merged(self, at: GateInput, keep: torch.Tensor) -> Merged | None:
         del keep  # those of the highest score, which are the ones that were left
-        _, patches, sizes = self._rows(at)
+        _, patches, sizes = _merged_rows(at)
         return Merged(patches=patches, sizes=sizes)
 
-    def _rows(self, at: GateInput) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Which patches are left (batch, patch), what they are then, and of how many patches."""
+
+def _merged_rows(at: GateInput) -> Rows:
+    """Which patches are left (batch, patch), what they are then, and of how many patches. Worked out once a gate."""
+    if at not in _AT_GATES:
         sizes = torch.ones_like(at.patches[..., 0]) if at.sizes is None else at.sizes
         rows = [
             merge_alike(patches, some, there, int(count))
             for patches, some, there, count in zip(at.patches, sizes, at.there, at.counts, strict=True)
         ]
         left, patches, sizes = (torch.stack(parts) for parts in zip(*rows, strict=True))
-        return left, patches, sizes
+        _AT_GATES[at] = left, patches, sizes
+    return _AT_GATES[at]
 
 
 def merge_alike(

@@ -14,9 +14,10 @@ noisy: noise is drawn for the batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -134,8 +135,7 @@ class SelectiveViT(nn.Module):
         if link is not None:
             link.check_batch(len(images))
         run = _Run(self, mode or self.mode, chooser, numbers)
-        groups = run.camera(images, shares)
-        return run.server(groups, link, len(images))
+        return run.server(run.camera(images, shares), link, len(images))
 
 
 class _Run:
@@ -149,7 +149,8 @@ class _Run:
         model = self.model
         tokens, patches = model.begin(images, shares), model.backbone.patches
         device = tokens.device
-        counts = dict(zip(model.gate_places, gate_counts(shares, len(model.gates), patches), strict=True))
+        places = model.gate_places
+        counts = gate_counts(shares, len(places), patches)
         whole = Group(
             rows=torch.arange(len(images), device=device),
             tokens=tokens,
@@ -157,16 +158,12 @@ class _Run:
             positions=torch.arange(patches, device=device).expand(len(images), -1),
             there=torch.ones(len(images), patches, dtype=torch.bool, device=device),
         )
-        current: list[tuple[Group, BlockAttention | None]] = [(whole, None)]
         with watch_blocks(model.backbone) if self.selector.needs_attention else nullcontext() as watched:
-            for index in range(model.split):
-                if index in counts:
-                    current = [
-                        (part, None)
-                        for group, seen in current
-                        for part in self._gate(group, seen, index, counts[index].to(device)[group.rows])
-                    ]
-                current = [self._block(group, index, watched) for group, _ in current]
+            current = [self._blocks(whole, range(places[0]), watched)]
+            for gate, (first, after) in enumerate(pairwise([*places, model.split])):
+                allowed = counts[gate].to(device)
+                parts = [part for group, seen in current for part in self._gate(group, seen, gate, allowed)]
+                current = [self._blocks(part, range(first, after), watched) for part in parts]
         prefix, patches_from = model.backbone.prefix, model.head
         return [
             replace(
@@ -181,23 +178,23 @@ class _Run:
     def server(self, groups: list[Group], link: Link | None, batch: int) -> Picked:
         """Over the wire, and the blocks behind it."""
         model, patches = self.model, self.model.backbone.patches
-        kept = torch.zeros(batch, patches, dtype=torch.bool, device=groups[0].tokens.device)
-        symbols = torch.zeros(batch, dtype=torch.long, device=kept.device)
-        for group in groups:
-            row, slot = group.there.nonzero(as_tuple=True)
-            kept[group.rows[row], group.positions[row, slot]] = True
-        if link is not None:
+        kept = scatter_rows(groups, [group.in_picture(patches) for group in groups])
+        if link is None:
+            symbols = torch.zeros(batch, dtype=torch.long, device=kept.device)
+        else:
             symbols = (kept.sum(-1) + model.backbone.prefix) * model.codec.symbols(link.rate)
             groups = [part for group in groups for part in _sent(group, link, model.codec)]
-        for index in range(model.split, len(model.backbone.blocks)):
-            groups = [self._block(group, index, None)[0] for group in groups]
+        behind = range(model.split, len(model.backbone.blocks))
+        groups = [self._blocks(group, behind, None)[0] for group in groups]
         logits = [model.backbone.classify(group.tokens, group.there) for group in groups]
         return Picked(logits=scatter_rows(groups, logits), kept=kept, symbols=symbols)
 
-    def _gate(self, group: Group, attention: BlockAttention | None, index: int, counts: torch.Tensor) -> list[Group]:
+    def _gate(self, group: Group, attention: BlockAttention | None, gate: int, allowed: torch.Tensor) -> list[Group]:
+        """What is left of a group behind a gate. allowed: (batch,) how many patches of each picture."""
+        counts = allowed.index_select(0, group.rows)
         at = GateInput(
-            gate=self.model.gate_at(index),
-            place=self.model.gate_places.index(index),
+            gate=self.model.gate_at(self.model.gate_places[gate]),
+            place=gate,
             budget=group.tokens[:, group.head - 1],
             patches=group.patches,
             positions=group.positions,
@@ -207,7 +204,8 @@ class _Run:
             sizes=group.sizes,
             counts=counts,
         )
-        scores, threshold = self.selector.scores(at), self.selector.thresholds(at)
+        scores = self.selector.scores(at)
+        threshold = self.selector.thresholds(at) if self.mode.needs_threshold else None
         kept = self.mode.choose(ScoredPatches(scores=scores, threshold=threshold, counts=counts, there=group.there))
         merged = self.selector.merged(at, kept.keep)
         if merged is not None:
@@ -215,9 +213,14 @@ class _Run:
             group = replace(group, tokens=tokens, sizes=merged.sizes)
         return group.keep(kept.keep, kept.weight)
 
-    def _block(self, group: Group, index: int, watched: Watched | None) -> tuple[Group, BlockAttention | None]:
+    def _blocks(
+        self, group: Group, indices: Iterable[int], watched: Watched | None
+    ) -> tuple[Group, BlockAttention | None]:
+        """The group behind these blocks, and the attention of the last of them if it is watched."""
+        tokens, bias, block = group.tokens, group.bias(), self.model.backbone.block
         with nullcontext() if watched is None else class_token_apart(group.all_there):
-            tokens = self.model.backbone.block(index, group.tokens, group.bias())
+            for index in indices:
+                tokens = block(index, tokens, bias)
         return replace(group, tokens=tokens), None if watched is None else latest_attention(watched, group.head)
 
 

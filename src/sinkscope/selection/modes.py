@@ -21,7 +21,7 @@ import torch
 
 from sinkscope.discovery import Register
 from sinkscope.errors import UserError
-from sinkscope.ordering import highest, ordered
+from sinkscope.ordering import best
 
 TEMPERATURE = 1.0
 """Of the relaxation: how far from the threshold, in units of the score, a patch still feels the gradient."""
@@ -44,7 +44,7 @@ class ScoredPatches:
     scores: torch.Tensor
     """(batch, patch), higher is kept longer"""
     threshold: torch.Tensor | None
-    """(batch, 1) on the scale of the scores; None for selectors that have none"""
+    """(batch, 1) on the scale of the scores; None where there is none"""
     counts: torch.Tensor
     """(batch,) patches that the budget allows"""
     there: torch.Tensor
@@ -59,6 +59,12 @@ class GateDecision:
     """(batch, patch) boolean"""
     weight: torch.Tensor | None = None
     """(batch, patch): what kept patches are multiplied by; None for nothing"""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Relaxation:
+    """What training sees of a decision."""
+
     relaxed: torch.Tensor
     """(batch, patch) between 0 and 1, differentiable: how surely each patch is kept. Training holds its mean against
     the budget."""
@@ -68,26 +74,34 @@ class GateDecision:
 
 class Mode(ABC):
     name: ClassVar[str]
+    needs_threshold: ClassVar[bool] = True
+    """Whether `choose` looks at the threshold."""
 
     @abstractmethod
     def choose(self, patches: ScoredPatches) -> GateDecision:
         """Which of the patches that are there stay."""
 
+    def relax(self, patches: ScoredPatches, chosen: GateDecision) -> Relaxation:
+        """The decision that `choose` made of these patches, for training."""
+        relaxed = above(patches)
+        return Relaxation(relaxed=relaxed, policy=straight_through(chosen.keep, relaxed))
+
 
 @mode("exact")
 class Exact(Mode):
+    needs_threshold = False
+
     def choose(self, patches: ScoredPatches) -> GateDecision:
-        keep, relaxed = top(patches), above(patches)
-        return GateDecision(keep=keep, relaxed=relaxed, policy=straight_through(keep, relaxed))
+        return GateDecision(keep=top(patches))
 
 
 @mode("up-to")
 class UpTo(Mode):
     def choose(self, patches: ScoredPatches) -> GateDecision:
-        keep, relaxed = top(patches), above(patches)
+        keep = top(patches)
         if patches.threshold is not None:
             keep = keep & (patches.scores > patches.threshold)
-        return GateDecision(keep=keep, relaxed=relaxed, policy=straight_through(keep, relaxed))
+        return GateDecision(keep=keep)
 
 
 @mode("soft")
@@ -97,22 +111,17 @@ class Soft(Mode):
             raise UserError("the soft mode needs the gates' threshold: use it with the selector 'gates'")
         passed = torch.relu(torch.sigmoid(patches.scores) - torch.sigmoid(patches.threshold)) * patches.there
         keep = passed > LEAST
-        weight = passed * keep
-        return GateDecision(keep=keep, weight=weight, relaxed=weight, policy=keep.to(weight))
+        return GateDecision(keep=keep, weight=passed * keep)
+
+    def relax(self, patches: ScoredPatches, chosen: GateDecision) -> Relaxation:
+        del patches
+        assert chosen.weight is not None
+        return Relaxation(relaxed=chosen.weight, policy=chosen.keep.to(chosen.weight))
 
 
 def top(patches: ScoredPatches) -> torch.Tensor:
     """(batch, patch) boolean: the `counts` patches of the highest score, of equal ones the one further left."""
-    scores = patches.scores.detach().masked_fill(~patches.there, torch.nan)
-    if len(scores) == 1 and scores.device.type == "cpu":  # to put one row in order may take as long as a block
-        count = int(patches.counts)
-        marked = highest(scores.double().numpy(), count)
-        if marked.sum() == count:  # not where a score is minus infinity, which may be kept
-            return torch.from_numpy(marked)
-    order = ordered(scores)
-    places = torch.arange(order.shape[-1], device=order.device).expand_as(order)
-    rank = torch.empty_like(order).scatter_(-1, order, places)
-    return (rank < patches.counts.to(rank.device).unsqueeze(-1)) & patches.there
+    return best(patches.scores.where(patches.there, torch.nan), patches.counts) & patches.there
 
 
 def above(patches: ScoredPatches) -> torch.Tensor:

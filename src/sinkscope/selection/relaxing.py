@@ -15,7 +15,7 @@ import torch
 from sinkscope.selection.budgets import alphas, gate_counts, gate_shares
 from sinkscope.selection.link import Link
 from sinkscope.selection.model import SelectiveViT
-from sinkscope.selection.modes import GateDecision, Mode, ScoredPatches, find_mode
+from sinkscope.selection.modes import GateDecision, Mode, Relaxation, ScoredPatches, find_mode
 
 EPSILON = 1e-12
 """So small that a dropped patch which all would look at still adds nothing, and far from what float32 can't tell from
@@ -50,13 +50,14 @@ def relaxed_pass(
     policy, bias, shares = torch.ones_like(there, dtype=tokens.dtype), None, []
     for index in range(model.split):
         if index in places:
-            kept = _gate(model, index, tokens, there, counts[places.index(index)], chosen_mode)
+            kept, relaxation = _gate(model, index, tokens, there, counts[places.index(index)], chosen_mode)
             there = kept.keep
-            policy = policy * kept.policy  # in value the latter alone; an earlier gate learns from later blocks too
+            # In value the latter alone; an earlier gate learns from later blocks too.
+            policy = policy * relaxation.policy
             bias = policy_bias(policy, head)
             if kept.weight is not None:
                 tokens = torch.cat([tokens[:, :head], tokens[:, head:] * kept.weight.unsqueeze(-1)], dim=1)
-            shares.append(kept.relaxed.mean(-1))
+            shares.append(relaxation.relaxed.mean(-1))
         tokens = model.backbone.block(index, tokens, bias)
     prefix = model.backbone.prefix
     sent = there.sum(-1)
@@ -85,13 +86,13 @@ def policy_bias(policy: torch.Tensor, head: int) -> torch.Tensor:
 
 def _gate(
     model: SelectiveViT, index: int, tokens: torch.Tensor, there: torch.Tensor, counts: torch.Tensor, mode: Mode
-) -> GateDecision:
+) -> tuple[GateDecision, Relaxation]:
     gate, head = model.gate_at(index), model.head
-    return mode.choose(
-        ScoredPatches(
-            scores=gate.scores(tokens[:, head:]),
-            threshold=gate.thresholds(tokens[:, head - 1]),
-            counts=counts,
-            there=there,
-        )
+    patches = ScoredPatches(
+        scores=gate.scores(tokens[:, head:]),
+        threshold=gate.thresholds(tokens[:, head - 1]),
+        counts=counts,
+        there=there,
     )
+    chosen = mode.choose(patches)
+    return chosen, mode.relax(patches, chosen)

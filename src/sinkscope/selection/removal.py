@@ -43,6 +43,11 @@ class Group:
         """(row, head + patch) boolean"""
         return torch.nn.functional.pad(self.there, (self.head, 0), value=True)
 
+    def in_picture(self, patches: int) -> torch.Tensor:
+        """(row, patch) boolean: which of all patches of a picture are there, row by row."""
+        there = torch.zeros(len(self.rows), patches, dtype=torch.bool, device=self.there.device)
+        return there.scatter_(1, self.positions, self.there)
+
     def bias(self) -> torch.Tensor | None:
         """(row, 1, token, token) to add to the scores, or None for nothing: minus infinity at padding, and at a key
         that stands for several patches the logarithm of their number (ToMe's proportional attention)."""
@@ -53,11 +58,11 @@ class Group:
 
     def keep(self, keep: torch.Tensor, weight: torch.Tensor | None) -> list[Group]:
         """The patches that stay, (row, patch) boolean, multiplied by a weight if any; rows sorted into groups."""
-        tokens = self.tokens
+        whole = self
         if weight is not None:
-            tokens = torch.cat([tokens[:, : self.head], self.patches * weight.unsqueeze(-1)], dim=1)
+            weighed = self.patches * weight.unsqueeze(-1)
+            whole = replace(self, tokens=torch.cat([self.tokens[:, : self.head], weighed], dim=1))
         keep = keep & self.there
-        whole = replace(self, tokens=tokens)
         if len(keep) == 1:
             return [whole._alone(keep[0])]
         counts = keep.sum(-1)
@@ -70,9 +75,9 @@ class Group:
         return replace(
             self,
             tokens=torch.cat([self.tokens[:, : self.head], self.patches.index_select(1, at)], dim=1),
-            positions=self.positions[:, at],
-            there=at.new_ones((1, len(at)), dtype=torch.bool),
-            sizes=None if self.sizes is None else self.sizes[:, at],
+            positions=self.positions.index_select(1, at),
+            there=self.there[:, : len(at)],
+            sizes=None if self.sizes is None else self.sizes.index_select(1, at),
         )
 
     def _part(self, rows: torch.Tensor, order: torch.Tensor, counts: torch.Tensor) -> Group:
@@ -98,8 +103,11 @@ def hide(there: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 def scatter_rows(groups: Sequence[Group], parts: Sequence[torch.Tensor]) -> torch.Tensor:
     """What was worked out group by group, in the order of the batch."""
-    order = torch.cat([group.rows for group in groups]).argsort()
-    return torch.cat(list(parts))[order]
+    batch = sum(len(part) for part in parts)
+    found = parts[0].new_empty((batch, *parts[0].shape[1:]))
+    for group, part in zip(groups, parts, strict=True):
+        found.index_copy_(0, group.rows, part)
+    return found
 
 
 def _alike(counts: torch.Tensor, head: int) -> list[torch.Tensor]:
