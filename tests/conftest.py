@@ -3,11 +3,14 @@
 import gc
 import os
 import signal
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 import torch
 from hypothesis import settings
@@ -145,6 +148,31 @@ def trained_twins(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )  # fmt: skip
     train_twins(out, recipe, measuring=Measuring(problems_at_points=1, problems_at_end=2))
     return out
+
+
+@pytest.fixture(scope="session")
+def gguf_read_once() -> Callable[[], AbstractContextManager[None]]:
+    """A block in which the `gguf` package reads a file once, though transformers asks it for each of configuration,
+    tokenizer and weights; and untraced, for none of our code runs within, and a vocabulary is read word by word."""
+
+    @contextmanager
+    def block() -> Iterator[None]:
+        reader = gguf.GGUFReader
+
+        @cache
+        def once(path: str) -> object:
+            trace = sys.gettrace()
+            sys.settrace(None)
+            try:
+                return reader(path)
+            finally:
+                sys.settrace(trace)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(gguf, "GGUFReader", once)
+            yield
+
+    return block
 
 
 @pytest.fixture(autouse=True)
