@@ -146,7 +146,7 @@ def test_a_network_that_fails_half_way_spoils_nothing(
 def test_a_killed_command_is_resumed_to_the_same_trace(
     fixtures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "prompts").write_text("".join(f'{{"input_ids": [{n}, 9, 4]}}\n' for n in range(1, 17)))
+    (tmp_path / "prompts").write_text("".join(f'{{"input_ids": [{n}, 9, 4]}}\n' for n in range(1, 31)))
     shape = ("--prompts", str(tmp_path / "prompts"), "--gen-length", "8", "--block-length", "4", "--batch-size", "2")
     arguments = ("trace", str(fixtures / "llada-tiny"), *shape, "--device", "cpu", "--json", "--out")
     main = "import sys; from sinkscope.cli.main import main; main(sys.argv[1:])"
@@ -163,7 +163,7 @@ def test_a_killed_command_is_resumed_to_the_same_trace(
     assert child.wait() == -signal.SIGKILL
     broken = open_trace(tmp_path / "broken")
     done = broken.complete_ids
-    assert 5 <= len(done) < 16
+    assert 5 <= len(done) < 30
     before = stamps(broken, done)
     assert command([*arguments, str(tmp_path / "broken"), "--resume"]) == 0
     assert command([*arguments, str(tmp_path / "whole")]) == 0
@@ -171,7 +171,7 @@ def test_a_killed_command_is_resumed_to_the_same_trace(
     resumed = open_trace(tmp_path / "broken")
     assert stamps(resumed, done) == before
     assert_same(resumed, open_trace(tmp_path / "whole"))
-    assert len(resumed.complete_ids) == 16
+    assert len(resumed.complete_ids) == 30
 
 
 def _is_complete(path: Path, number: int) -> bool:
