@@ -3,11 +3,14 @@
 import gc
 import os
 import signal
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 import torch
 from hypothesis import settings
@@ -31,28 +34,39 @@ settings.load_profile("sinkscope")
 
 FIXTURES = Path(__file__).parent / "fixtures"
 SLOWEST = (
-    "workers/test_breaks.py",
     "workers/test_clusters.py",
+    "workers/test_breaks.py",
     "attention/test_fused.py",
     "experiments/test_sharding.py",
     "trace/test_addresses.py",
-    "trace/test_shards.py",
-    "tests/test_docs.py",
+    "cli/test_mistakes.py",
+    "report/test_page_in_browser.py",
+    "trace/test_recording_breaks.py",
+    "training/test_training_breaks.py",
     "cli/test_demo.py",
     "evaluation/test_harness_command.py",
-    "families/test_packaged_models.py",
-    "training/test_training_breaks.py",
-    "report/test_page_in_browser.py",
+    "tests/test_docs.py",
     "trace/test_failures.py",
-    "trace/test_recording_breaks.py",
-    "cli/test_mistakes.py",
-    "evaluation/test_measures.py",
-    "training/test_shipped_twins.py",
+    "compression/test_compressed_decoding.py",
+    "families/test_packaged_models.py",
+    "cli/test_commands.py",
     "evaluation/test_evaluate.py",
-    "trace/test_reading.py",
+    "lab/test_lab_trainings.py",
     "trace/test_recording.py",
+    "interventions/test_mask_sinks.py",
+    "evaluation/test_measures.py",
+    "families/test_hub_before_download.py",
+    "trace/test_shards.py",
+    "trace/test_reading.py",
     "attention/test_split_heads.py",
+    "evaluation/test_cache_stats.py",
+    "training/test_shipped_twins.py",
+    "evaluation/test_task_examples.py",
+    "cli/test_cautions.py",
+    "cli/test_view_command.py",
     "attention/test_foreign_hands.py",
+    "trace/test_store.py",
+    "cli/test_train_command.py",
 )
 """Files that take longest, as far as one test or fixture of theirs goes on for seconds."""
 
@@ -134,6 +148,31 @@ def trained_twins(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )  # fmt: skip
     train_twins(out, recipe, measuring=Measuring(problems_at_points=1, problems_at_end=2))
     return out
+
+
+@pytest.fixture(scope="session")
+def gguf_read_once() -> Callable[[], AbstractContextManager[None]]:
+    """A block in which the `gguf` package reads a file once, though transformers asks it for each of configuration,
+    tokenizer and weights; and untraced, for none of our code runs within, and a vocabulary is read word by word."""
+
+    @contextmanager
+    def block() -> Iterator[None]:
+        reader = gguf.GGUFReader
+
+        @cache
+        def once(path: str) -> object:
+            trace = sys.gettrace()
+            sys.settrace(None)
+            try:
+                return reader(path)
+            finally:
+                sys.settrace(trace)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(gguf, "GGUFReader", once)
+            yield
+
+    return block
 
 
 @pytest.fixture(autouse=True)

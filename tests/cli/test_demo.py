@@ -7,6 +7,7 @@ Each demo runs once.
 import contextlib
 import io
 import webbrowser
+from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
@@ -59,10 +60,12 @@ def chains(tmp_path_factory: pytest.TempPathFactory) -> Done:
 
 
 @pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Done:
+def real(
+    tmp_path_factory: pytest.TempPathFactory, gguf_read_once: Callable[[], contextlib.AbstractContextManager[None]]
+) -> Done:
     """A short demo of the real models."""
     out = tmp_path_factory.mktemp("real")
-    with pytest.MonkeyPatch.context() as patched:
+    with pytest.MonkeyPatch.context() as patched, gguf_read_once():
         patched.setattr(demo, "QUESTIONS", demo.QUESTIONS[:1])
         patched.setattr(demo, "ANSWER", 6)
         patched.setattr(demo, "REACTIONS", {"esterification": demo.REACTIONS["esterification"]})

@@ -77,11 +77,9 @@ def requests(kind: str, *arguments: tuple[Any, ...], task: str = "test") -> list
 
 
 @dataclass(frozen=True)
-class Finished:
-    """A run of the command."""
+class Written:
+    """What a run of the command left."""
 
-    code: int
-    said: str
     results: Mapping[str, Any]
     samples: Mapping[str, Sequence[Mapping[str, Any]]]
 
@@ -92,17 +90,25 @@ class Finished:
         return part
 
 
-def command(out: Path, *arguments: str) -> Finished:
-    """Run `sinkscope-lm-eval` offline, on the local tasks, in a process of its own."""
-    offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(out / "cache")}
-    script = Path(sys.executable).parent / "sinkscope-lm-eval"
-    done = subprocess.run(
-        [script, "--model", "sinkscope", "--include_path", ".", "--output_path", str(out), "--log_samples", *arguments],
-        cwd=LOCAL_TASKS, env={**os.environ, **offline, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
-    found = sorted(out.rglob("results_*.json"))
+def always(out: Path) -> list[str]:
+    """Arguments of every run: our model, on the local tasks, everything kept below `out`."""
+    return ["--model", "sinkscope", "--include_path", ".", "--output_path", str(out), "--log_samples"]
+
+
+def written(out: Path) -> Written:
+    """What the command wrote below `out`."""
+    [found] = out.rglob("results_*.json")
     samples = {
         path.name.removeprefix("samples_").rsplit("_", 1)[0]: json_lines(path) for path in out.rglob("samples_*.jsonl")
     }
-    return Finished(done.returncode, done.stderr, json.loads(found[0].read_text()) if found else {}, samples)
+    return Written(json.loads(found.read_text()), samples)
+
+
+def command(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run `sinkscope-lm-eval` offline, on the local tasks, in a process of its own."""
+    offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(out / "cache")}
+    script = Path(sys.executable).parent / "sinkscope-lm-eval"
+    return subprocess.run(
+        [script, *always(out), *arguments], cwd=LOCAL_TASKS, env={**os.environ, **offline, "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip

@@ -1,12 +1,13 @@
-"""The harness's real command line, offline, in processes of its own: few, because it takes seconds to start."""
+"""The harness's real command line, offline: once in a process of its own, because it takes long to start."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from harness_runs import LOCAL_TASKS, command, json_lines, letter_causal, letter_llada
+from harness_runs import LOCAL_TASKS, always, command, json_lines, letter_causal, letter_llada, written
 from lm_eval import simple_evaluate
 from lm_eval.tasks import TaskManager
 
@@ -56,12 +57,19 @@ def test_local_files_hold_the_examples_that_they_say() -> None:
     assert all("####" in one["answer"] for one in lines("gsm8k_format.jsonl"))
 
 
-def test_an_autoregressive_twin_scores_as_with_sinkscopes_own_evaluation(tmp_path: Path) -> None:
-    done = command(
-        tmp_path, "--model_args", "pretrained=twin-ar,device=cpu", "--batch_size", "5",
+def test_an_autoregressive_twin_scores_as_with_sinkscopes_own_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(LOCAL_TASKS)
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr("lm_eval.tasks.TaskManager", partial(TaskManager, include_defaults=False))
+    given = (
+        "--model_args", "pretrained=twin-ar,device=cpu", "--batch_size", "5",
         "--tasks", "little_arithmetic,little_choice",
     )  # fmt: skip
-    assert done.code == 0, done.said
+    monkeypatch.setattr("sys.argv", ["sinkscope-lm-eval", *always(tmp_path / "out"), *given])
+    main()
+    done = written(tmp_path / "out")
     own = evaluate(ss.load_model("twin-ar", device="cpu"), "arithmetic-1", n=24)
     assert [bool(one["exact_match"]) for one in done.samples["little_arithmetic"]] == list(own.right)
     assert done.results["results"]["little_arithmetic"]["exact_match,last-number"] == pytest.approx(own.score)
@@ -136,11 +144,11 @@ def test_problems_in_the_format_of_gsm8k_for_an_autoregressive_model(tmp_path: P
 
 def test_a_task_of_the_hub_is_refused_offline_in_one_line_before_weights_are_read(tmp_path: Path) -> None:
     done = command(tmp_path, "--model_args", "pretrained=twin-ar,device=cpu", "--tasks", "gsm8k")
-    assert done.code == 2
-    last = done.said.strip().splitlines()[-1]
+    assert done.returncode == 2
+    last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("sinkscope-lm-eval: a task needs what can't be had here: Couldn't reach 'openai/gsm8k'")
     assert "dataset_path: json" in last and "--include_path" in last
-    assert "Traceback" not in done.said and "Loading weights" not in done.said
+    assert "Traceback" not in done.stderr and "Loading weights" not in done.stderr
 
 
 def test_registering_is_done_once_and_keeps_the_models_of_the_harness() -> None:

@@ -248,11 +248,16 @@ LAGUNA: dict[str, Any] = {
     **{"num_attention_heads_per_layer": [4, 2], "num_experts": 2, "num_experts_per_tok": 1},
     **{"moe_intermediate_size": 16, "shared_expert_intermediate_size": 16},
 }
+# The table of every layer's own embeddings has 134 million numbers unless it is told otherwise.
+GEMMA4: dict[str, Any] = {
+    **{"global_head_dim": 16, "num_kv_shared_layers": 0},
+    **{"vocab_size_per_layer_input": 61, "hidden_size_per_layer_input": 8},
+}
 FIT: list[PreTrainedConfig] = [
     transformers.MixtralConfig(**GROUPED, num_local_experts=3),
     transformers.JetMoeConfig(**{**GROUPED, "num_key_value_heads": 2}, num_local_experts=4, kv_channels=8),
     transformers.Gemma3TextConfig(**GROUPED, sliding_window=5),
-    transformers.Gemma4TextConfig(**GROUPED, global_head_dim=16, num_kv_shared_layers=0),  # type: ignore[call-arg]
+    transformers.Gemma4TextConfig(**GROUPED, **GEMMA4),
     transformers.LagunaConfig(**GROUPED, **LAGUNA),
     transformers.GPT2Config(vocab_size=61, n_embd=24, n_layer=2, n_head=3, n_positions=64, eos_token_id=2),
     transformers.DogeConfig(**{**GROUPED, "num_attention_heads": 4}),

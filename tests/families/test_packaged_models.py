@@ -1,6 +1,8 @@
 """The two real models that come inside packages: found without importing them, loaded, and sensible."""
 
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -18,14 +20,15 @@ from sinkscope.families.stored import StoredTensor, read_stored
 
 
 @pytest.fixture(scope="module")
-def smollm2() -> Model:
+def smollm2(gguf_read_once: Callable[[], AbstractContextManager[None]]) -> Model:
     """Read through a plain array: the `gguf` package makes a view for every word of a vocabulary, and those of a
     `numpy.memmap` take long. The demo's test reads it as it comes."""
     plain = property(
         lambda reader: reader.__dict__["plain"], lambda reader, read: reader.__dict__.update(plain=np.asarray(read))
     )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gguf.GGUFReader, "data", plain, raising=False)
+    gguf_reader = gguf.GGUFReader
+    with pytest.MonkeyPatch.context() as patch, gguf_read_once():
+        patch.setattr(gguf_reader, "data", plain, raising=False)
         return load_model("smollm2-135m", device="cpu")
 
 

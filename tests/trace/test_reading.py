@@ -4,6 +4,7 @@ import random
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -152,6 +153,9 @@ def test_a_trace_describes_itself_in_one_line(tmp_path: Path) -> None:
 def test_a_trace_is_read_while_it_is_written(process: subprocess.Popen[str], tmp_path: Path) -> None:
     path, looks = tmp_path / "trace.zarr", list[int]()
     order(process, f"write 0.01 {path}")
+    while not path.exists():  # the process may still be importing
+        assert process.poll() is None
+        time.sleep(0.005)
     while not looks or looks[-1] < SAMPLES * STEPS:
         looks.append(check_trace(path))
         assert process.poll() is None
