@@ -64,7 +64,7 @@ def widened(data: Labelled) -> Labelled:
 
 
 def _widen(array: xr.DataArray) -> xr.DataArray:
-    return array.astype(np.float64) if np.issubdtype(array.dtype, np.floating) else array.compute()
+    return array.astype(np.float64, copy=False) if np.issubdtype(array.dtype, np.floating) else array.compute()
 
 
 def _stored_together(data: xr.DataArray | xr.Dataset) -> int:

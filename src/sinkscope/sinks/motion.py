@@ -27,7 +27,7 @@ from sinkscope.errors import UserError
 from sinkscope.sinks.blocks import by_step_blocks
 from sinkscope.sinks.find import NOWHERE, key_counts, sink_positions
 from sinkscope.sinks.rules import TopK
-from sinkscope.sinks.scales import anywhere, checked, has_head, own_received
+from sinkscope.sinks.scales import anywhere, checked, has_head, own_received, total_and_keys
 
 TOP_K = 5
 ALIVE = -1
@@ -117,7 +117,7 @@ class Recall:
     def of(self, part: xr.DataArray) -> xr.DataArray:
         """Of the next steps `(step, layer, head, position)`."""
         top = self.rule.marks(part).transpose(*part.dims)
-        some = part.notnull().any("position")
+        some = total_and_keys(part)[1] > 0
         if self._first is None and some.any():
             self._first = top.isel(step=int(anywhere(some).argmax("step")), drop=True)
         kept = (top if self._first is None else top & self._first).sum("position") / self.rule.k

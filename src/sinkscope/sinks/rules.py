@@ -127,9 +127,9 @@ def excess_limit(received: xr.DataArray, epsilon: float, scale: str) -> xr.DataA
 def excess_limits(received: xr.DataArray, epsilons: Iterable[float], scale: str) -> Iterator[xr.DataArray]:
     """As `excess_limit` for several epsilons, in one pass over the numbers."""
     total, keys = total_and_keys(received)
-    some = keys.where(keys > 0)
+    some = keys.where(keys > 0).values
     for epsilon in epsilons:
-        yield total / some + epsilon / full_score(scale, some) * (1 - 1 / some)
+        yield total.copy(data=total.values / some + epsilon / full_score(scale, some) * (1 - 1 / some))
 
 
 def require_epsilon(epsilon: float, scale: str) -> None:
