@@ -96,9 +96,10 @@ def highest(values: NDArray[np.float64], k: int) -> NDArray[np.bool_]:
         return values > -np.inf
     last = _last_of(values, k)
     with np.errstate(invalid="ignore"):
-        marked: NDArray[np.bool_] = values >= (last - 2 * TOLERANCE * abs(last))[..., None]
+        least = np.fmax(last - 2 * TOLERANCE * abs(last), np.finfo(values.dtype).min)
+    marked: NDArray[np.bool_] = values >= least[..., None]
     # Where more than k are as high but for noise, the full order decides.
-    close = (np.count_nonzero(marked, axis=-1) != k) | ~np.isfinite(last)
+    close = (np.count_nonzero(marked, axis=-1) > k) & (last > -np.inf)
     if close.any():
         ranked = np.fmax(values[close], -np.inf)
         order = ordered(torch.from_numpy(ranked))[..., :k].numpy()

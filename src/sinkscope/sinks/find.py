@@ -27,7 +27,7 @@ import xarray as xr
 from sinkscope.errors import UserError
 from sinkscope.ordering import count_above, highest
 from sinkscope.sinks.blocks import by_step_blocks
-from sinkscope.sinks.rules import KeyCounts, SinkRule, excess_limits, require_epsilon, require_reachable
+from sinkscope.sinks.rules import KeyCounts, SinkRule, excess_limit, require_epsilon, require_reachable
 from sinkscope.sinks.scales import (
     anywhere,
     checked,
@@ -126,19 +126,19 @@ def count_non_sinks(received: xr.DataArray, epsilons: Sequence[float], scale: st
 def non_sinks_of(part: xr.DataArray, epsilons: Sequence[float], scale: str) -> xr.Dataset:
     """As `count_non_sinks`, of every step."""
     part = part if "step" in part.dims else part.expand_dims("step")
-    rows = [dim for dim in part.dims if dim not in ("step", "position")]
-    values = part.transpose("step", *rows, "position").values
-    cells = total_and_keys(part)[1].sum(rows)
-    limits = [limit.transpose("step", *rows).values for limit in excess_limits(part, epsilons, scale)]
-    found = [[count_above(one, most) for one, most in zip(values, limit, strict=True)] for limit in limits]
+    part = part.transpose("step", ..., "position")
+    total, keys = total_and_keys(part)
+    limits = [excess_limit(total, keys, epsilon, scale).values for epsilon in epsilons]
+    found = [[count_above(one, most) for one, most in zip(part.values, limit, strict=True)] for limit in limits]
     sinks = xr.DataArray(found, dims=("epsilon", "step"), coords={"epsilon": [float(one) for one in epsilons]})
+    cells = keys.sum([dim for dim in keys.dims if dim != "step"])
     return xr.Dataset({"non_sinks": cells - sinks, "cells": cells})
 
 
 def top_positions(received: xr.DataArray) -> xr.DataArray:
     """Label of the position that receives most, without the dim `position`; `NOWHERE` where no key exists."""
     require_position(received)
-    return by_step_blocks(lambda part: _top(checked(part))["position_of_top"], received).rename("position_of_top")
+    return by_step_blocks(lambda part: _top(checked(part))[0], received).rename("position_of_top")
 
 
 def sink_positions(sample: xr.Dataset, *, received: xr.DataArray | None = None) -> xr.Dataset:
@@ -203,16 +203,14 @@ def row_counts(sinks: xr.DataArray) -> xr.Dataset:
     return rows.drop_vars("exists", errors="ignore")
 
 
-def _top(part: xr.DataArray) -> xr.Dataset:
+def _top(part: xr.DataArray) -> tuple[xr.DataArray, xr.DataArray]:
     """Position label of the highest number of every row, and its value, NaN where there is none."""
     values = part.transpose(..., "position").values
     marked = highest(values, 1)
     index = marked.argmax(-1)
     labels = np.where(marked.any(-1), part["position"].values[index], NOWHERE).astype(np.int64)
     row = part.isel(position=0, drop=True)
-    return xr.Dataset(
-        {"position_of_top": row.copy(data=labels), "received": row.copy(data=np.fmax.reduce(values, axis=-1))}
-    )
+    return row.copy(deep=False, data=labels), row.copy(deep=False, data=np.fmax.reduce(values, axis=-1))
 
 
 def tops(part: xr.DataArray) -> xr.Dataset:
@@ -227,8 +225,8 @@ def tops(part: xr.DataArray) -> xr.Dataset:
         part = mean_over(part, "layer") if isinstance(has_head(whole), bool) else mean_over(whole, ("layer", "head"))
     parts["overall"] = part
     found = {name: _top(array) for name, array in parts.items()}
-    positions = {name: top["position_of_top"] for name, top in found.items()}
-    return xr.Dataset(positions | {f"{name}_received": top["received"] for name, top in found.items()})
+    positions = {name: position for name, (position, _) in found.items()}
+    return xr.Dataset(positions | {f"{name}_received": received for name, (_, received) in found.items()})
 
 
 def pick(

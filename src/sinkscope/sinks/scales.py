@@ -133,10 +133,10 @@ def key_count(received: xr.DataArray) -> xr.DataArray:
 def total_and_keys(received: xr.DataArray) -> tuple[xr.DataArray, xr.DataArray]:
     """The sum over the keys that exist, and their number, the dims of `received` without position."""
     total = received.sum("position", skipna=False)
-    if total.isnull().any():
+    if np.isnan(total.values).any():
         return received.sum("position"), received.count("position")
     # Most recordings lack no key, and this takes a third of the time.
-    return total, xr.full_like(total, received.sizes["position"], dtype=np.int64)
+    return total, total.copy(deep=False, data=np.full(total.shape, received.sizes["position"]))
 
 
 def mean_over(received: xr.DataArray, dims: str | Collection[Hashable]) -> xr.DataArray:
@@ -145,7 +145,7 @@ def mean_over(received: xr.DataArray, dims: str | Collection[Hashable]) -> xr.Da
     there = has_head(received)
     if isinstance(there, bool):
         mean = received.mean(dims, keep_attrs=True, skipna=False)
-        if not mean.isnull().any():
+        if not np.isnan(mean.values).any():
             return mean
         known = received.fillna(0.0)
     else:

@@ -70,14 +70,14 @@ class View:
         def look(part: xr.DataArray) -> xr.Dataset:
             part = checked(part)
             marks = self.rule.marks(part).transpose(*part.dims)
-            found = tops(part).assign({**keys_of(part), "sink": marks, "mass": summed(part)})
+            found = {**tops(part), **keys_of(part), "sink": marks, "mass": summed(part)}
             if "groups" in self.tables and "head" in part.dims:
-                found = found.assign(head_mean=mean_over(part, "head"))
+                found["head_mean"] = mean_over(part, "head")
             if "motion" in self.tables:
-                found = found.assign(recall=recall.of(part))
+                found["recall"] = recall.of(part)
             if "epsilon" in self.tables:
-                found = found.assign(non_sinks_of(part, *sweep_of(self.rule)))
-            return found
+                found |= non_sinks_of(part, *sweep_of(self.rule))
+            return xr.Dataset(found)
 
         return by_step_blocks(look, self.received)
 

@@ -19,7 +19,7 @@ from sinkscope.sinks.scales import anywhere, checked, key_exists, own_received
 from sinkscope.sinks.surroundings import Norm, norm_means, norm_sums
 from sinkscope.sinks.tables.base import Table, View, Vocabulary, needs, per
 
-TOGETHER = 2**20
+TOGETHER = 2**19
 """Numbers recorded by group in a slice of steps: of every union as many more are made."""
 SHOWN_KEYS = 16
 """How many of the first keys the table of Sink_k shows."""
