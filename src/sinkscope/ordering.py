@@ -98,15 +98,22 @@ def highest(values: NDArray[np.float64], k: int) -> NDArray[np.bool_]:
     with np.errstate(invalid="ignore"):
         least = np.fmax(last - 2 * TOLERANCE * abs(last), np.finfo(values.dtype).min)
     marked: NDArray[np.bool_] = values >= least[..., None]
-    # Where more than k are as high but for noise, the full order decides.
     close = (np.count_nonzero(marked, axis=-1) > k) & (last > -np.inf)
     if close.any():
-        ranked = np.fmax(values[close], -np.inf)
-        order = ordered(torch.from_numpy(ranked))[..., :k].numpy()
-        chosen = np.zeros(ranked.shape, dtype=np.bool_)
-        np.put_along_axis(chosen, order, True, axis=-1)
-        marked[close] = chosen & (ranked > -np.inf)
+        marked[close] = _of_close(np.fmax(values[close], -np.inf), marked[close], k)
     return marked
+
+
+def _of_close(ranked: NDArray[np.float64], near: NDArray[np.bool_], k: int) -> NDArray[np.bool_]:
+    """The k highest of rows in which more than k are `near` the highest: the full order decides, but of equals."""
+    chosen: NDArray[np.bool_] = near & (near.cumsum(axis=-1) <= k)
+    differ = ranked.min(axis=-1, where=near, initial=np.inf) < ranked.max(axis=-1)
+    if differ.any():
+        order = ordered(torch.from_numpy(ranked[differ]))[..., :k].numpy()
+        first = np.zeros(ranked[differ].shape, dtype=np.bool_)
+        np.put_along_axis(first, order, True, axis=-1)
+        chosen[differ] = first
+    return chosen
 
 
 def _last_of(values: NDArray[np.float64], k: int) -> NDArray[np.float64]:

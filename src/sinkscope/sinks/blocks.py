@@ -1,8 +1,8 @@
 """Work through a long recording a few steps at a time, in float64.
 
 A recording of 128 steps, 32 layers, 32 heads and 165 positions holds 21.6 million numbers: as float64 that is 173 MB an
-array, and one expression makes several. `by_step_blocks` reads, widens and reduces a slice of the steps, then joins the
-results, so a sample that lies in a store is never in memory whole.
+array, and one expression makes several. `by_step_blocks` reads, widens and reduces a slice of the steps and copies the
+result into its place, so a sample that lies in a store is never in memory whole, and its results are there once.
 
 Cost: one pass over the data and one slice of about 16 MB a temporary array.
 Where it misleads: the function sees only its slice, so whatever looks from one step to the next must not go through

@@ -36,7 +36,9 @@ def measure_groups(view: View) -> xr.Dataset:
     parts = view.sample[["received_by_group", "queries"]].assign(whole=whole, exists=exists)
 
     def look(part: xr.Dataset) -> xr.Dataset:
-        groups = [part["whole"].expand_dims(group=["all"]), received_by(part, names, part["exists"])]
+        groups = [part["whole"].expand_dims(group=["all"])]
+        if names:
+            groups.append(received_by(part, names, part["exists"]))
         return _rows(xr.concat(groups, "group", coords="minimal", compat="override", join="exact"), view.rule)
 
     found = by_step_blocks(look, parts, TOGETHER)
