@@ -204,12 +204,23 @@ def analysis() -> Iterator[Figure]:
         yield Figure("view, ms a step that is kept", page_size.served(small)[1], 5)
 
 
+ALONE = """
+import json, os, sys
+nowhere = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
+line = [sys.executable, *sys.argv[1:]]
+_, status, used = os.wait4(os.posix_spawn(sys.executable, line, os.environ, file_actions=nowhere), 0)
+print(json.dumps([status, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024]))
+"""
+"""Runs a process and prints what it used. Its memory counts from that of the process that starts it, so a small one
+must."""
+
+
 def _process(*arguments: str) -> tuple[float, float]:
     """Processor seconds of a process, and its highest resident memory in MB."""
-    child = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.DEVNULL)
-    _, status, used = os.wait4(child.pid, 0)
+    launcher = [sys.executable, "-S", "-c", ALONE, *arguments]
+    status, seconds, peak = json.loads(subprocess.run(launcher, stdout=subprocess.PIPE, check=True).stdout)
     assert status == 0, arguments
-    return used.ru_utime + used.ru_stime, used.ru_maxrss / 1024
+    return seconds, peak
 
 
 def starting() -> Iterator[Figure]:

@@ -5,10 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import xarray as xr
 from sink_samples import autoregressive, diffusion
 
 from sinkscope.errors import UserError
+from sinkscope.ordering import count_above, exceeds, highest, ordered
 from sinkscope.sinks import (
     EPSILONS,
     Excess,
@@ -295,3 +297,38 @@ def test_steps_that_the_group_sat_out_do_not_dilute() -> None:
 def test_an_unknown_scale_is_refused() -> None:
     with pytest.raises(UserError, match="unknown scale 'log'"):
         main_sink_strength(diffusion(2).sample, "log")
+
+
+@pytest.mark.parametrize("k", [1, 2, 5, 12])
+def test_the_highest_of_rows_with_ties_noise_and_gaps_are_those_of_the_full_order(k: int) -> None:
+    rng = np.random.default_rng(k)
+    values = rng.integers(0, 4, (500, 20)) * (1 + rng.choice([0, 1e-6], (500, 1)) * rng.random((500, 20)))
+    values[rng.random(values.shape) < 0.3] = np.nan
+    values[:20], values[20:40] = np.nan, 0.0
+    values[40:60, 1:] = np.nan
+    order = ordered(torch.from_numpy(values))[:, :k].numpy()
+    wanted = np.zeros(values.shape, dtype=bool)
+    np.put_along_axis(wanted, order, True, axis=-1)
+    np.testing.assert_array_equal(highest(values, k), wanted & ~np.isnan(values))
+
+
+def test_what_exceeds_a_limit_is_counted_as_it_is_marked() -> None:
+    rng = np.random.default_rng(0)
+    values = xr.DataArray(rng.random((40, 30)).round(1), dims=("row", "position")).where(rng.random((40, 30)) < 0.8)
+    limit = xr.DataArray(rng.random(40).round(1), dims="row").where(rng.random(40) < 0.9)
+    assert count_above(values.values, limit.values) == exceeds(values, limit).sum() > 0
+
+
+def test_slices_come_back_as_one_whatever_their_dims_and_types() -> None:
+    rng = np.random.default_rng(1)
+    labels = {"step": [3, 5, 6, 9, 12], "place": ("step", list("abcde")), "position": [0, 2, 4]}
+    data = xr.DataArray(rng.random((2, 5, 3), dtype=np.float32), dims=("layer", "step", "position"), coords=labels)
+
+    def look(part: xr.DataArray) -> xr.Dataset:
+        top = part.argmax("position")
+        return xr.Dataset({"top": top, "mean": part.mean("layer"), "some": top > 0, "kind": 7})
+
+    whole = look(data.astype(np.float64))
+    xr.testing.assert_identical(by_step_blocks(look, data, cells=12), whole)
+    means = by_step_blocks(lambda part: part.mean("layer"), data, cells=12)
+    xr.testing.assert_identical(means, data.astype(np.float64).mean("layer"))

@@ -1,5 +1,7 @@
 """Lifetimes, displacement, overlap, recall, variance: by hand, in loops, and by their laws."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -24,6 +26,7 @@ from sinkscope.sinks import (
     sink_positions,
     sink_variance,
 )
+from sinkscope.sinks.motion import lifetime_counts
 
 DIMS = ("step", "layer", "head", "position")
 bits = hnp.arrays(bool, (7, 2, 3, 5))
@@ -70,6 +73,20 @@ def test_lifetimes_are_those_counted_in_loops_and_add_up_to_the_cells(values: np
     assert set(rows) == slow_runs(values)
     assert int(runs["lifetime"].sum()) == int(values.sum())
     assert int(runs["censored"].sum()) == int(values[-1].sum())
+
+
+@LAWS
+@given(bits)
+def test_lifetimes_that_are_counted_are_those_of_the_runs(values: np.ndarray) -> None:
+    sinks = labelled(values).transpose("position", "step", "head", "layer")
+    counts = lifetime_counts(sinks)
+    wanted: dict[str, Counter[tuple[int, int]]] = {"runs": Counter(), "censored": Counter()}
+    for layer, *_, birth, lifetime in slow_runs(values):
+        wanted["runs"][layer, lifetime] += 1
+        wanted["censored"][layer, lifetime] += birth + lifetime == len(values)
+    for name, found in wanted.items():
+        assert counts[name].sum() == found.total()
+        assert all(counts[name].sel(layer=layer, lifetime=length) == n for (layer, length), n in found.items())
 
 
 def test_displacement_by_hand() -> None:

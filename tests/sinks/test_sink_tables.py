@@ -236,6 +236,12 @@ def test_motion_counts_every_pair_of_neighbours_once() -> None:
     assert np.isnan(table["jaccard_layers"].sel(layer=0))
 
 
+def test_a_row_of_few_keys_is_recalled_by_as_many() -> None:
+    sample = autoregressive(3, prompt=2)
+    recall = recall_of_first(sample["received"], 2).isel(step=slice(1, None))
+    np.testing.assert_array_equal(single(sample, "motion")["recall_of_first"], recall.mean(("step", "head")))
+
+
 def test_stability_counts_every_sample_once() -> None:
     table = whole_report().tables["stability"]
     each = [float(sink_variance(s["received"], find_sinks(s, RULE))["temporal_variance"]) for s in samples()]

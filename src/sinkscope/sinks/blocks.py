@@ -1,16 +1,17 @@
 """Work through a long recording a few steps at a time, in float64.
 
 A recording of 128 steps, 32 layers, 32 heads and 165 positions holds 21.6 million numbers: as float64 that is 173 MB an
-array, and one expression makes several. `by_step_blocks` reads, widens and reduces a slice of the steps, then joins the
-results, so a sample that lies in a store is never in memory whole.
+array, and one expression makes several. `by_step_blocks` reads, widens and reduces a slice of the steps and copies the
+result into its place, so a sample that lies in a store is never in memory whole, and its results are there once.
 
 Cost: one pass over the data and one slice of about 16 MB a temporary array.
 Where it misleads: the function sees only its slice, so whatever looks from one step to the next must not go through
 here.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable, Hashable, Iterator
+from itertools import chain
+from typing import TypeVar
 
 import numpy as np
 import xarray as xr
@@ -37,25 +38,33 @@ def by_step_blocks(function: Callable[[Labelled], Result], data: Labelled, cells
 
     Without a dim `step` (or with no step at all) the function is called once with everything.
     """
-    steps = data.sizes.get("step", 0)
+    steps: int = data.sizes.get("step", 0)
     if steps == 0:
         return function(widened(data))
-    slices = step_slices(steps, _cells_per_step(data), cells or CELLS, _stored_together(data))
-    parts = [function(widened(data.isel(step=part))) for part in slices]
-    return parts[0] if len(parts) == 1 else _joined(parts)
+    slices: list[slice] = [*step_slices(steps, _cells_per_step(data), cells or CELLS, _stored_together(data))]
+    if len(slices) == 1:
+        return function(widened(data))
+    found = (function(widened(data.isel(step=some))) for some in slices)
+    return _joined(found, slices, data.coords.get("step"))
 
 
-def _joined(parts: list[Result]) -> Result:
-    only_datasets: dict[str, Any] = {"data_vars": "minimal"} if isinstance(parts[0], xr.Dataset) else {}
-    return xr.concat(
-        parts,
-        dim="step",
-        coords="minimal",
-        compat="override",
-        join="override",
-        combine_attrs="override",
-        **only_datasets,
-    )
+def _joined(parts: Iterator[Result], slices: list[slice], labels: xr.DataArray | None) -> Result:
+    """Every part is copied into its place as it comes, so that memory holds the whole once."""
+    first = next(parts)
+    whole = first.isel(step=np.zeros(slices[-1].stop, dtype=np.int64)).drop_vars("step", errors="ignore")
+    places = _by_step(whole)
+    for some, part in zip(slices, chain([first], parts), strict=True):
+        for name, values in _by_step(part.drop_vars("step", errors="ignore")).items():
+            assert values.dtype == places[name].dtype, name
+            places[name][{"step": some}] = values
+    return whole if labels is None else whole.assign_coords(step=labels)
+
+
+def _by_step(data: xr.DataArray | xr.Dataset) -> dict[Hashable, xr.Variable]:
+    """The variables that have the dim `step`; those of an array are itself, under None, and its coordinates."""
+    found: dict[Hashable, xr.Variable] = {name: one.variable for name, one in data.coords.items()}
+    found.update(data.variables if isinstance(data, xr.Dataset) else {None: data.variable})
+    return {name: one for name, one in found.items() if "step" in one.dims}
 
 
 def widened(data: Labelled) -> Labelled:
@@ -64,7 +73,7 @@ def widened(data: Labelled) -> Labelled:
 
 
 def _widen(array: xr.DataArray) -> xr.DataArray:
-    return array.astype(np.float64) if np.issubdtype(array.dtype, np.floating) else array.compute()
+    return array.astype(np.float64, copy=False) if np.issubdtype(array.dtype, np.floating) else array.compute()
 
 
 def _stored_together(data: xr.DataArray | xr.Dataset) -> int:

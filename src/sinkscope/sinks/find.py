@@ -25,9 +25,9 @@ import numpy as np
 import xarray as xr
 
 from sinkscope.errors import UserError
-from sinkscope.ordering import exceeds
+from sinkscope.ordering import count_above, highest
 from sinkscope.sinks.blocks import by_step_blocks
-from sinkscope.sinks.rules import KeyCounts, SinkRule, TopK, excess_limits, require_epsilon, require_reachable
+from sinkscope.sinks.rules import KeyCounts, SinkRule, excess_limit, require_epsilon, require_reachable
 from sinkscope.sinks.scales import (
     anywhere,
     checked,
@@ -125,24 +125,20 @@ def count_non_sinks(received: xr.DataArray, epsilons: Sequence[float], scale: st
 
 def non_sinks_of(part: xr.DataArray, epsilons: Sequence[float], scale: str) -> xr.Dataset:
     """As `count_non_sinks`, of every step."""
-    whole, rest = total_and_keys(part)[1], [dim for dim in part.dims if dim not in ("step", "position")]
-    cells = whole.sum(rest)
-    sinks = [_true(exceeds(part, limit), cells) for limit in excess_limits(part, epsilons, scale)]
-    found = xr.concat(sinks, xr.Variable("epsilon", [float(epsilon) for epsilon in epsilons]))
-    return xr.Dataset({"non_sinks": cells - found, "cells": cells})
-
-
-def _true(marked: xr.DataArray, like: xr.DataArray) -> xr.DataArray:
-    """How many are marked at every step; faster than a sum."""
-    if "step" not in marked.dims:
-        return like.copy(data=np.array(np.count_nonzero(marked)))
-    return like.copy(data=np.array([np.count_nonzero(one) for one in marked.transpose("step", ...).values]))
+    part = part if "step" in part.dims else part.expand_dims("step")
+    part = part.transpose("step", ..., "position")
+    total, keys = total_and_keys(part)
+    limits = [excess_limit(total, keys, epsilon, scale).values for epsilon in epsilons]
+    found = [[count_above(one, most) for one, most in zip(part.values, limit, strict=True)] for limit in limits]
+    sinks = xr.DataArray(found, dims=("epsilon", "step"), coords={"epsilon": [float(one) for one in epsilons]})
+    cells = keys.sum([dim for dim in keys.dims if dim != "step"])
+    return xr.Dataset({"non_sinks": cells - sinks, "cells": cells})
 
 
 def top_positions(received: xr.DataArray) -> xr.DataArray:
     """Label of the position that receives most, without the dim `position`; `NOWHERE` where no key exists."""
     require_position(received)
-    return by_step_blocks(lambda part: _top(checked(part))["position_of_top"], received).rename("position_of_top")
+    return by_step_blocks(lambda part: _top(checked(part))[0], received).rename("position_of_top")
 
 
 def sink_positions(sample: xr.Dataset, *, received: xr.DataArray | None = None) -> xr.Dataset:
@@ -195,23 +191,26 @@ def sinks_per_layer(sinks: xr.DataArray) -> xr.Dataset:
 
 def layer_counts(sinks: xr.DataArray, keep: tuple[str, ...] = ("layer",)) -> xr.Dataset:
     """The sums behind `sinks_per_layer`, for every index of the dims in `keep`: sinks, rows with a sink, rows, keys."""
+    counts = row_counts(sinks)
+    return counts.sum([dim for dim in counts.dims if dim not in keep])
+
+
+def row_counts(sinks: xr.DataArray) -> xr.Dataset:
+    """As `layer_counts`, of every row by itself."""
     per_row = sinks.sum("position")
     keys = sinks["exists"].sum("position") + xr.zeros_like(per_row)
-    rest = [dim for dim in per_row.dims if dim not in keep]
-    sums = {"sinks": per_row, "any": per_row > 0, "rows": keys > 0, "keys": keys}
-    return xr.Dataset({name: rows.sum(rest) for name, rows in sums.items()}).drop_vars("exists", errors="ignore")
+    rows = xr.Dataset({"sinks": per_row, "any": per_row > 0, "rows": keys > 0, "keys": keys})
+    return rows.drop_vars("exists", errors="ignore")
 
 
-def _top(part: xr.DataArray) -> xr.Dataset:
+def _top(part: xr.DataArray) -> tuple[xr.DataArray, xr.DataArray]:
     """Position label of the highest number of every row, and its value, NaN where there is none."""
-    top = TopK(1).marks(part)
-    index = top.argmax("position")
-    labels = xr.DataArray(part["position"].values[index.values], dims=index.dims, coords=index.coords)
-    where = labels.where(top.any("position"), NOWHERE).astype(np.int64)
-    highest = part.max("position", skipna=False)
-    return xr.Dataset(
-        {"position_of_top": where, "received": part.max("position") if highest.isnull().any() else highest}
-    )
+    values = part.transpose(..., "position").values
+    marked = highest(values, 1)
+    index = marked.argmax(-1)
+    labels = np.where(marked.any(-1), part["position"].values[index], NOWHERE).astype(np.int64)
+    row = part.isel(position=0, drop=True)
+    return row.copy(deep=False, data=labels), row.copy(deep=False, data=np.fmax.reduce(values, axis=-1))
 
 
 def tops(part: xr.DataArray) -> xr.Dataset:
@@ -226,8 +225,8 @@ def tops(part: xr.DataArray) -> xr.Dataset:
         part = mean_over(part, "layer") if isinstance(has_head(whole), bool) else mean_over(whole, ("layer", "head"))
     parts["overall"] = part
     found = {name: _top(array) for name, array in parts.items()}
-    positions = {name: top["position_of_top"] for name, top in found.items()}
-    return xr.Dataset(positions | {f"{name}_received": top["received"] for name, top in found.items()})
+    positions = {name: position for name, (position, _) in found.items()}
+    return xr.Dataset(positions | {f"{name}_received": received for name, (_, received) in found.items()})
 
 
 def pick(

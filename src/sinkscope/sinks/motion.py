@@ -27,12 +27,14 @@ from sinkscope.errors import UserError
 from sinkscope.sinks.blocks import by_step_blocks
 from sinkscope.sinks.find import NOWHERE, key_counts, sink_positions
 from sinkscope.sinks.rules import TopK
-from sinkscope.sinks.scales import anywhere, checked, has_head, own_received
+from sinkscope.sinks.scales import anywhere, checked, has_head, own_received, total_and_keys
 
 TOP_K = 5
 ALIVE = -1
 """The death of a run that is still a sink at the last step."""
 _ROUNDING = 1e-9
+_MARKS = 2**23
+"""Marks of a slice of steps whose overlaps are counted together."""
 
 
 def sink_motion(
@@ -117,7 +119,7 @@ class Recall:
     def of(self, part: xr.DataArray) -> xr.DataArray:
         """Of the next steps `(step, layer, head, position)`."""
         top = self.rule.marks(part).transpose(*part.dims)
-        some = part.notnull().any("position")
+        some = total_and_keys(part)[1] > 0
         if self._first is None and some.any():
             self._first = top.isel(step=int(anywhere(some).argmax("step")), drop=True)
         kept = (top if self._first is None else top & self._first).sum("position") / self.rule.k
@@ -137,7 +139,7 @@ def summed(part: xr.DataArray) -> xr.DataArray:
     """Over layers and heads; NaN where no key is."""
     depth = [dim for dim in ("layer", "head") if dim in part.dims]
     total = part.sum(depth, skipna=False)
-    return part.sum(depth, min_count=1) if total.isnull().any() else total
+    return part.sum(depth, min_count=1) if np.isnan(total.values).any() else total
 
 
 def mass_variance(mass: xr.DataArray, sinks: xr.DataArray) -> xr.Dataset:
@@ -158,7 +160,8 @@ def _neighbours(sets: xr.DataArray, dim: str) -> xr.DataArray:
     sets = sets.drop_vars([name for name in sets.coords if name not in sets.dims])  # of one layer, not of two
     later = sets.isel({dim: slice(1, None)})
     before = sets.isel({dim: slice(None, -1)}).assign_coords({dim: later[dim]})
-    return jaccard(before, later)
+    both = xr.Dataset({"before": before, "later": later})
+    return by_step_blocks(lambda part: jaccard(part["before"], part["later"]), both, _MARKS)
 
 
 def _bare(sinks: xr.DataArray) -> xr.DataArray:
@@ -200,18 +203,28 @@ def sink_lifetimes(sinks: xr.DataArray) -> xr.Dataset:
 def lifetime_counts(sinks: xr.DataArray) -> xr.Dataset:
     """Histogram of runs, additive over samples: `runs` and `censored`, both `(layer, lifetime)`.
 
-    Memory holds the runs of one layer.
+    Memory holds how long every place has been a sink.
     """
-    longest = max(1, sinks.sizes.get("step", 1))
-    counts: dict[str, list[NDArray[np.int64]]] = {"runs": [], "censored": []}
-    for place in range(sinks.sizes["layer"]):
-        runs = sink_lifetimes(sinks.isel(layer=place))
-        length, censored = runs["lifetime"].values, runs["censored"].values
-        counts["runs"].append(np.bincount(length - 1, minlength=longest))
-        counts["censored"].append(np.bincount(length[censored] - 1, minlength=longest))
-    arrays = {name: (("layer", "lifetime"), np.array(rows)) for name, rows in counts.items()}
-    found = xr.Dataset(arrays, coords={"layer": sinks["layer"].values, "lifetime": np.arange(1, longest + 1)})
-    return found.sel(lifetime=slice(1, int(found["lifetime"].where((found["runs"] > 0).any("layer"), 1).max())))
+    if "step" not in sinks.dims:
+        raise UserError(f"lifetimes need a dim 'step', these sinks have {tuple(sinks.dims)}")
+    alive = sinks.transpose("step", "layer", ...).values
+    layers, longest = alive.shape[1], max(1, len(alive))
+    first = np.arange(layers) * (longest + 1)  # of each layer's counts, from a lifetime of 0
+    age = np.zeros(alive.shape[1:], dtype=np.min_scalar_type(longest))
+    found = {name: np.zeros((layers, longest + 1), dtype=np.int64) for name in ("runs", "censored")}
+
+    def count(name: str, ended: NDArray[np.bool_]) -> None:
+        layer, *_ = places = np.nonzero(ended)
+        found[name] += np.bincount(first[layer] + age[places], minlength=found[name].size).reshape(layers, -1)
+
+    for now in alive:
+        count("runs", (age > 0) & ~now)
+        age = (age + now) * now
+    count("runs", age > 0)
+    count("censored", age > 0)
+    counts = {name: (("layer", "lifetime"), rows[:, 1:]) for name, rows in found.items()}
+    table = xr.Dataset(counts, coords={"layer": sinks["layer"].values, "lifetime": np.arange(1, longest + 1)})
+    return table.sel(lifetime=slice(1, int(table["lifetime"].where((table["runs"] > 0).any("layer"), 1).max())))
 
 
 def survivors(counts: xr.Dataset) -> xr.DataArray:

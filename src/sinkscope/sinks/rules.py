@@ -10,7 +10,6 @@ decorator `sink_rule`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from math import isfinite, sqrt
 from typing import ClassVar
@@ -116,20 +115,14 @@ class Excess(SinkRule):
         require_reachable(self.epsilon, self.scale, keys.most)
 
     def marks(self, received: xr.DataArray) -> xr.DataArray:
-        return exceeds(received, excess_limit(received, self.epsilon, self.scale))
+        return exceeds(received, excess_limit(*total_and_keys(received), self.epsilon, self.scale))
 
 
-def excess_limit(received: xr.DataArray, epsilon: float, scale: str) -> xr.DataArray:
-    """Received attention that a sink exceeds, the dims of `received` without position; NaN without a key."""
-    return next(excess_limits(received, [epsilon], scale))
-
-
-def excess_limits(received: xr.DataArray, epsilons: Iterable[float], scale: str) -> Iterator[xr.DataArray]:
-    """As `excess_limit` for several epsilons, in one pass over the numbers."""
-    total, keys = total_and_keys(received)
-    some = keys.where(keys > 0)
-    for epsilon in epsilons:
-        yield total / some + epsilon / full_score(scale, some) * (1 - 1 / some)
+def excess_limit(total: xr.DataArray, keys: xr.DataArray, epsilon: float, scale: str) -> xr.DataArray:
+    """Received attention that a sink exceeds, from `total_and_keys`; NaN without a key."""
+    some = np.where(keys.values > 0, keys.values, np.nan)
+    limit = total.values / some + epsilon / full_score(scale, some) * (1 - 1 / some)
+    return total.copy(deep=False, data=limit)
 
 
 def require_epsilon(epsilon: float, scale: str) -> None:

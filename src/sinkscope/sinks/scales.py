@@ -17,14 +17,16 @@ the coordinate `layer_heads` says how many each has.
 """
 
 from collections.abc import Collection, Hashable
-from typing import Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 import xarray as xr
+from numpy.typing import NDArray
 
 from sinkscope.errors import UserError
 from sinkscope.sinks.blocks import by_step_blocks
 
+Keys = TypeVar("Keys", xr.DataArray, NDArray[Any])
 Scale = Literal["sum", "percent", "mean"]
 SCALES: tuple[str, ...] = get_args(Scale)
 
@@ -100,17 +102,21 @@ def own_received(sample: xr.Dataset) -> xr.DataArray:
 def key_exists(received: xr.DataArray) -> xr.DataArray:
     """Which keys exist: boolean, the dims of `received` `(step, layer, head, position)` without layer and head; with
     them where layers or heads hold different keys."""
-    same = True
+    return existing(by_step_blocks(keys_of, received), received)
 
-    def look(part: xr.DataArray) -> xr.DataArray:
-        nonlocal same
-        exists = part.notnull()
-        somewhere = anywhere(exists)
-        same = same and bool(exists.all() or (exists == somewhere).all())
-        return somewhere
 
-    somewhere = by_step_blocks(look, received).rename("exists")
-    return somewhere if same else by_step_blocks(lambda part: part.notnull(), received).rename("exists")
+def keys_of(part: xr.DataArray) -> xr.Dataset:
+    """Of a few steps: `exists`, which keys any layer and head has, and `same`, whether all have those."""
+    there = part.notnull()
+    exists = anywhere(there)
+    same = (there == exists).all([dim for dim in (*WITHIN_A_PASS, "position") if dim in there.dims])
+    return xr.Dataset({"exists": exists, "same": same})
+
+
+def existing(found: xr.Dataset, received: xr.DataArray) -> xr.DataArray:
+    """The result of `key_exists`, from `keys_of` all of `received`, which is read only where rows differ in keys."""
+    exists = found["exists"] if found["same"].all() else by_step_blocks(lambda part: part.notnull(), received)
+    return exists.rename("exists")
 
 
 def anywhere(exists: xr.DataArray) -> xr.DataArray:
@@ -127,10 +133,10 @@ def key_count(received: xr.DataArray) -> xr.DataArray:
 def total_and_keys(received: xr.DataArray) -> tuple[xr.DataArray, xr.DataArray]:
     """The sum over the keys that exist, and their number, the dims of `received` without position."""
     total = received.sum("position", skipna=False)
-    if total.isnull().any():
+    if np.isnan(total.values).any():
         return received.sum("position"), received.count("position")
     # Most recordings lack no key, and this takes a third of the time.
-    return total, xr.full_like(total, received.sizes["position"], dtype=np.int64)
+    return total, total.copy(deep=False, data=np.full(total.shape, received.sizes["position"]))
 
 
 def mean_over(received: xr.DataArray, dims: str | Collection[Hashable]) -> xr.DataArray:
@@ -139,7 +145,7 @@ def mean_over(received: xr.DataArray, dims: str | Collection[Hashable]) -> xr.Da
     there = has_head(received)
     if isinstance(there, bool):
         mean = received.mean(dims, keep_attrs=True, skipna=False)
-        if not mean.isnull().any():
+        if not np.isnan(mean.values).any():
             return mean
         known = received.fillna(0.0)
     else:
@@ -147,7 +153,7 @@ def mean_over(received: xr.DataArray, dims: str | Collection[Hashable]) -> xr.Da
     return known.mean(dims, keep_attrs=True).where(received.notnull().any(dims))
 
 
-def full_score(scale: str, keys: xr.DataArray) -> xr.DataArray | float:
+def full_score(scale: str, keys: Keys) -> Keys | float:
     """The score of a key that receives all attention, on `scale`, with `keys` existing keys: n, 100 or 1."""
     require_scale(scale)
     return keys if scale == "sum" else (100.0 if scale == "percent" else 1.0)

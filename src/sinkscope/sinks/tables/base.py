@@ -19,10 +19,10 @@ from sinkscope.sinks.blocks import by_step_blocks
 from sinkscope.sinks.chance import chance_by_step
 from sinkscope.sinks.find import EPSILONS, count_keys, named_sinks, named_tops, non_sinks_of, tops
 from sinkscope.sinks.lexicon import Lexicon
-from sinkscope.sinks.motion import TOP_K, Recall, summed
+from sinkscope.sinks.motion import TOP_K, Recall, recall_of_first, summed
 from sinkscope.sinks.queries import received_from
 from sinkscope.sinks.rules import Excess, KeyCounts, SinkRule
-from sinkscope.sinks.scales import checked, key_exists, mean_over
+from sinkscope.sinks.scales import checked, existing, keys_of, mean_over
 
 MEAN_EPSILONS = (0.0, 0.01, 0.03, 0.1, 0.3)
 """The sweep on scale "mean", where the published values could not fire."""
@@ -51,7 +51,8 @@ class View:
 
     @cached_property
     def exists(self) -> xr.DataArray:
-        return key_exists(self.received)
+        """The result of `key_exists`."""
+        return existing(self.read, self.received)
 
     @cached_property
     def keys(self) -> KeyCounts:
@@ -61,23 +62,30 @@ class View:
     def read(self) -> xr.Dataset:
         """What is made of every step by itself, in one reading: unpacking a recording takes longer than most of it.
 
-        `sink` of the rule, the variables of `tops`, `mass` of `summed`, `head_mean` of `mean_over`; for the tables that
-        show them `recall` of `recall_of_first` and `non_sinks` and `cells` of `non_sinks_of`.
+        `sink` of the rule, the variables of `tops` and of `keys_of`, `mass` of `summed`, `head_mean` of `mean_over`;
+        for the tables that show them `recall` of the first `TOP_K` and `non_sinks` and `cells` of `non_sinks_of`.
         """
-        recall = Recall(min(TOP_K, self.keys.fewest))
+        recall = Recall(TOP_K)
 
         def look(part: xr.DataArray) -> xr.Dataset:
             part = checked(part)
-            found = tops(part).assign(sink=self.rule.marks(part).transpose(*part.dims), mass=summed(part))
+            marks = self.rule.marks(part).transpose(*part.dims)
+            found = {**tops(part), **keys_of(part), "sink": marks, "mass": summed(part)}
             if "groups" in self.tables and "head" in part.dims:
-                found = found.assign(head_mean=mean_over(part, "head"))
+                found["head_mean"] = mean_over(part, "head")
             if "motion" in self.tables:
-                found = found.assign(recall=recall.of(part))
+                found["recall"] = recall.of(part)
             if "epsilon" in self.tables:
-                found = found.assign(non_sinks_of(part, *sweep_of(self.rule)))
-            return found
+                found |= non_sinks_of(part, *sweep_of(self.rule))
+            return xr.Dataset(found)
 
         return by_step_blocks(look, self.received)
+
+    @cached_property
+    def recall(self) -> xr.DataArray:
+        """The result of `recall_of_first` for `TOP_K` keys, or as many as every row has."""
+        fewest = self.keys.fewest
+        return self.read["recall"] if fewest >= TOP_K else recall_of_first(self.received, fewest)
 
     @cached_property
     def sinks(self) -> xr.DataArray:

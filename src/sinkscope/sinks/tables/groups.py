@@ -5,23 +5,22 @@ so its numbers differ from the other tables'. Every (sample, step, layer[, head]
 once.
 """
 
-from collections.abc import Hashable, Iterator
-from itertools import chain
-
 import numpy as np
 import xarray as xr
 
 from sinkscope.errors import UserError
 from sinkscope.sinks.ar import FINAL_PASS, GU_EPSILON, attends_both_ways, sink_k, square_pass
-from sinkscope.sinks.find import layer_counts, mark_sinks, sink_positions
+from sinkscope.sinks.blocks import by_step_blocks
+from sinkscope.sinks.find import row_counts, tops
 from sinkscope.sinks.motion import jaccard
 from sinkscope.sinks.queries import UNIONS, atoms_of, head_mean, received_by
-from sinkscope.sinks.scales import key_exists, own_received
+from sinkscope.sinks.rules import KeyCounts, SinkRule
+from sinkscope.sinks.scales import anywhere, checked, key_exists, own_received
 from sinkscope.sinks.surroundings import Norm, norm_means, norm_sums
 from sinkscope.sinks.tables.base import Table, View, Vocabulary, needs, per
 
-TOGETHER = 3
-"""More groups side by side are halved: all at once would take more memory than the marks of all heads."""
+TOGETHER = 2**19
+"""Numbers recorded by group in a slice of steps: of every union as many more are made."""
 SHOWN_KEYS = 16
 """How many of the first keys the table of Sink_k shows."""
 
@@ -29,46 +28,48 @@ SHOWN_KEYS = 16
 def measure_groups(view: View) -> xr.Dataset:
     by_head = "head" in view.sample["received_by_group"].dims
     if view.group == "all" and "head_mean" in view.read and not by_head:
-        whole = view.read["head_mean"].rename("received").assign_attrs(group="all")
+        whole = view.read["head_mean"]
     else:
         whole = head_mean(view.sample)
-    reference = mark_sinks(whole, view.rule)
     exists = view.exists if view.group == "all" else key_exists(own_received(view.sample))
-    compared = chain([whole.expand_dims(group=["all"])], _batches(view.sample, exists))
-    sums = [_sums(received, view, reference) for received in compared]
-    return xr.concat(sums, dim="group", data_vars="all", coords="minimal", compat="override", join="exact")
+    names = _asking(view.sample)
+    parts = view.sample[["received_by_group", "queries"]].assign(whole=whole, exists=exists)
 
+    def look(part: xr.Dataset) -> xr.Dataset:
+        groups = [part["whole"].expand_dims(group=["all"])]
+        if names:
+            groups.append(received_by(part, names, part["exists"]))
+        return _rows(xr.concat(groups, "group", coords="minimal", compat="override", join="exact"), view.rule)
 
-def _batches(sample: xr.Dataset, exists: xr.DataArray) -> Iterator[xr.DataArray]:
-    """Received attention by the groups that ever asked, side by side, or one by one where each has all heads."""
-    asked = sample["queries"].sum("step") > 0
-    there = [str(name) for name in sample["group"].values[asked.values]]
-    asking = {atom for name in there for atom in atoms_of(name)}
-    names = there + [name for name, atoms in UNIONS.items() if name != "all" and asking.intersection(atoms)]
-    half = -(-len(names) // 2) if len(names) > TOGETHER else len(names)
-    together = 1 if "head" in sample["received_by_group"].dims else half
-    return (received_by(sample, names[at : at + together], exists) for at in range(0, len(names), together))
-
-
-def _sums(received: xr.DataArray, view: View, reference: xr.DataArray) -> xr.Dataset:
-    """The rule applied to groups of queries, `(group,)`."""
-    sinks = mark_sinks(received, view.rule)
-    where = sink_positions(view.sample, received=received)
-    top = where["by_head_received" if "by_head_received" in where else "by_layer_received"]
-    asked = where["keys"] > 0
-    overlap = jaccard(sinks.drop_vars("exists"), reference.drop_vars("exists")).where(asked)
-    sums = layer_counts(sinks, ("group",)).assign(
-        top_received=top.sum(_all_but_group(top)),
-        position=where["overall"].where(asked, 0).sum("step"),
-        steps=asked.sum("step"),
-        overlap=overlap.sum(_all_but_group(overlap)),
-        overlap_of=overlap.notnull().sum(_all_but_group(overlap)),
-    )
+    found = by_step_blocks(look, parts, TOGETHER)
+    keys = found["keys"].values
+    view.rule.refuse(KeyCounts(fewest=int(keys[keys > 0].min()), most=int(keys.max())))
+    sums = found.map(lambda rows: rows.sum([dim for dim in rows.dims if dim != "group"]))
     return sums.drop_vars([name for name in sums.coords if name != "group"])
 
 
-def _all_but_group(array: xr.DataArray) -> list[Hashable]:
-    return [dim for dim in array.dims if dim != "group"]
+def _asking(sample: xr.Dataset) -> list[str]:
+    """The recorded groups that ever asked, and the unions of such."""
+    asked = sample["queries"].sum("step") > 0
+    there = [str(name) for name in sample["group"].values[asked.values]]
+    asking = {atom for name in there for atom in atoms_of(name)}
+    return there + [name for name, atoms in UNIONS.items() if name != "all" and asking.intersection(atoms)]
+
+
+def _rows(received: xr.DataArray, rule: SinkRule) -> xr.Dataset:
+    """The rule applied to groups of queries at a few steps: what is summed of every step and every row."""
+    there, where = received.notnull(), tops(checked(received))
+    sinks = rule.marks(received)
+    top = where["by_head_received" if "by_head_received" in where else "by_layer_received"]
+    asked = anywhere(there).any("position")
+    overlap = jaccard(sinks, sinks.sel(group="all", drop=True)).where(asked)
+    return row_counts(sinks.assign_coords(exists=there)).assign(
+        top_received=top,
+        position=where["overall"].where(asked, 0),
+        steps=asked,
+        overlap=overlap,
+        overlap_of=overlap.notnull(),
+    )
 
 
 def finish_groups(sums: xr.Dataset, _: Vocabulary) -> xr.Dataset:

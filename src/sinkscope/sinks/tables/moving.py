@@ -69,7 +69,7 @@ def measure_motion(view: View) -> xr.Dataset:
         **by_layer(abs(moves), "distance_moved"),
         **by_layer((moves != 0).where(moves.notnull()), "moved"),
         **by_layer(jaccard_steps(view.sinks), "jaccard_steps"),
-        **by_layer(view.read["recall"].isel(step=slice(first + 1, None)), "recall_of_first"),
+        **by_layer(view.recall.isel(step=slice(first + 1, None)), "recall_of_first"),
     }
     between = by_layer(jaccard_layers(view.sinks), "jaccard_layers")
     sums |= {name: values.reindex(layer=layers.values, fill_value=0) for name, values in between.items()}
