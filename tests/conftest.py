@@ -28,8 +28,9 @@ from sinkscope.language.vocabulary import BOS, EOS, PAD, WORDS, ids
 # A shell that starts the tests in the background lets them, and the commands that they interrupt, ignore the signal.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# How long an example takes says how busy the machine is.
-settings.register_profile("sinkscope", deadline=None)
+# How long an example takes says how busy the machine is. `pytest --hypothesis-profile=thorough` looks far longer.
+settings.register_profile("sinkscope", deadline=None, max_examples=40)
+settings.register_profile("thorough", deadline=None, max_examples=1000)
 settings.load_profile("sinkscope")
 
 FIXTURES = Path(__file__).parent / "fixtures"
