@@ -42,11 +42,12 @@ def _without_middle(text: str) -> str:
 class UserError(ValueError):
     """A mistake of the user's that one line explains: what was wanted, what came, what to do.
 
-    A message that quotes something very long loses its middle.
+    A message that quotes several lines has spaces in place of their ends; one that quotes something very long loses its
+    middle.
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(_without_middle(message))
+        super().__init__(_without_middle(" ".join(message.splitlines())))
 
 
 class Caution(UserWarning):
