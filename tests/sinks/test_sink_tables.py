@@ -384,6 +384,12 @@ def other_model() -> xr.Dataset:
     return diffusion(1, layers=2).sample
 
 
+def overflowed() -> xr.Dataset:
+    sample = diffusion(1).sample.load().copy(deep=True)
+    sample["received"][{"layer": 1, "head": 2}] = np.nan
+    return sample
+
+
 @pytest.mark.parametrize(
     ("parts", "rule", "group", "tables", "message"),
     [
@@ -393,6 +399,13 @@ def other_model() -> xr.Dataset:
         ([diffusion(1).sample], RULE, "odd", None, "unknown group of queries 'odd'"),
         ([diffusion(1).sample], RULE, "all", ["colour"], "unknown table 'colour': use one of"),
         ([diffusion(1).sample], Excess(12.0), "all", None, "sample 'made-1': excess with epsilon 12 .* can never fire"),
+        (
+            [overflowed()],
+            RULE,
+            "all",
+            None,
+            "sample 'made-1': received attention is no number at step 0, layer 1, head 2",
+        ),
         ([diffusion(1).sample, other_model()], RULE, "all", None, "sample 'made-1' is of another model than the first"),
     ],
 )

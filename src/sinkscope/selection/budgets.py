@@ -73,7 +73,8 @@ class BudgetToken(nn.Module):
 
     def forward(self, alpha: torch.Tensor) -> torch.Tensor:
         """alpha (batch,) -> (batch, 1, width)."""
-        return torch.lerp(self.none, self.all, alpha.to(self.all).view(-1, 1, 1))
+        share = alpha.to(self.all).view(-1, 1, 1)
+        return share * self.all + (1 - share) * self.none
 
 
 class Gate(nn.Module):

@@ -103,23 +103,19 @@ class _Running:
             return
         self.identity = require_same_model(sample, self.identity)
         self.model = self.model or dict(model_attributes(sample))
+        if self.group != "all":
+            group_atoms(sample, self.group)  # raises where it was never recorded
         view = View(sample, self.rule, self.group, self.wanted)
-        if not self._asks(view):
-            self.skipped += 1
-            return
-        self.vocabulary.learn(sample)
-        self.samples += 1
         try:
+            if not view.exists.any():
+                self.skipped += 1
+                return
+            self.vocabulary.learn(sample)
+            self.samples += 1
             for name, table in self.wanted.items():
                 self._add(name, table, view)
         except UserError as error:
             raise UserError(f"sample {sample.attrs.get('id')!r}: {error}") from error
-
-    def _asks(self, view: View) -> bool:
-        """Whether the group has queries in this sample at all; raises `UserError` when it was never recorded."""
-        if self.group != "all":
-            group_atoms(view.sample, self.group)
-        return bool(view.exists.any())
 
     def _add(self, name: str, table: Table, view: View) -> None:
         reason = table.missing(view)
