@@ -21,6 +21,8 @@ chains of up to 12 values, which span 1e-4; a hundred thousand would be one chai
 or not by noise, as with any rule; they are as rare as such neighbours are without one.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
 import xarray as xr
@@ -155,10 +157,15 @@ def _last_of(values: NDArray[np.float64], k: int) -> NDArray[np.float64]:
 
 def exceeds(values: xr.DataArray, limit: xr.DataArray | float) -> xr.DataArray:
     """Where values lie above the limit by more than noise. Never at NaN."""
-    above: xr.DataArray = values > limit + TOLERANCE * np.abs(limit)
+    above: xr.DataArray = values > _with_noise(limit)
     return above
 
 
 def count_above(values: NDArray[np.float64], limit: NDArray[np.float64]) -> int:
     """How many values (..., key) `exceeds` finds above the limit (...) of their row; counting takes half the time."""
-    return int(np.count_nonzero(values > (limit + TOLERANCE * np.abs(limit))[..., None]))
+    return int(np.count_nonzero(values > _with_noise(limit)[..., None]))
+
+
+def _with_noise(limit: Any) -> Any:
+    """The most that noise makes of numbers or arrays that are equal to a limit."""
+    return limit + TOLERANCE * np.abs(limit)

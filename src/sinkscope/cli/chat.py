@@ -57,15 +57,19 @@ def _chat(
     intervention = masking.intervention()
     model = load_model(model_name, **opening.loading())
     talk = _Talk(model, decoding.settings_for(model), intervention, system, plain)
-    masked = {} if intervention is None else {"intervention": intervention.to_dict()}
+
+    def tell() -> None:
+        masked = {} if intervention is None else {"intervention": intervention.to_dict()}
+        console.print_json({**console.origin(model), **masked, "turns": talk.turns})
+
     try:
         _converse(talk, live=live, as_json=as_json)
     except (UserError, KeyboardInterrupt):
         if as_json and talk.turns:  # those that were answered before
-            console.print_json({**console.origin(model), **masked, "turns": talk.turns})
+            tell()
         raise
     if as_json:
-        console.print_json({**console.origin(model), **masked, "turns": talk.turns})
+        tell()
 
 
 def _converse(talk: _Talk, *, live: bool, as_json: bool) -> None:

@@ -174,8 +174,7 @@ def sink_lifetimes(sinks: xr.DataArray) -> xr.Dataset:
     `birth`: first step of the run; `death`: first step at which it is no sink any more, or `ALIVE`; `lifetime`: number
     of steps; `censored`: still a sink at the last step. The lifetimes add up to the number of sink cells.
     """
-    if "step" not in sinks.dims:
-        raise UserError(f"lifetimes need a dim 'step', these sinks have {tuple(sinks.dims)}")
+    _require_steps(sinks)
     places = [dim for dim in sinks.dims if dim != "step"]
     alive = sinks.transpose(*places, "step").values.astype(bool)
     was = np.zeros_like(alive)
@@ -205,8 +204,7 @@ def lifetime_counts(sinks: xr.DataArray) -> xr.Dataset:
 
     Memory holds how long every place has been a sink.
     """
-    if "step" not in sinks.dims:
-        raise UserError(f"lifetimes need a dim 'step', these sinks have {tuple(sinks.dims)}")
+    _require_steps(sinks)
     alive = sinks.transpose("step", "layer", ...).values
     layers, longest = alive.shape[1], max(1, len(alive))
     first = np.arange(layers) * (longest + 1)  # of each layer's counts, from a lifetime of 0
@@ -225,6 +223,11 @@ def lifetime_counts(sinks: xr.DataArray) -> xr.Dataset:
     counts = {name: (("layer", "lifetime"), rows[:, 1:]) for name, rows in found.items()}
     table = xr.Dataset(counts, coords={"layer": sinks["layer"].values, "lifetime": np.arange(1, longest + 1)})
     return table.sel(lifetime=slice(1, int(table["lifetime"].where((table["runs"] > 0).any("layer"), 1).max())))
+
+
+def _require_steps(sinks: xr.DataArray) -> None:
+    if "step" not in sinks.dims:
+        raise UserError(f"lifetimes need a dim 'step', these sinks have {tuple(sinks.dims)}")
 
 
 def survivors(counts: xr.Dataset) -> xr.DataArray:
